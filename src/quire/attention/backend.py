@@ -1,0 +1,63 @@
+"""What every attention backend offers. Capabilities are data, so that choosing one is a table search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from quire.attention.forward_batch import ForwardBatch
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCapabilities:
+    """What a backend can do and what it promises."""
+
+    dtypes: frozenset[torch.dtype]
+    sliding_window: bool
+    logit_softcap: bool
+    bitwise_dtypes: frozenset[torch.dtype]
+    """Dtypes in which a row's result does not depend on the batch, the chunking, or the history of the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The constants of one layer's attention."""
+
+    layer: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None
+    logit_softcap: float | None
+
+
+@dataclass(slots=True)
+class LayerKVCache:
+    """The KV of one layer: key and value [num_blocks, block_size, num_kv_heads, head_dim]."""
+
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+class AttentionBackend(Protocol):
+    """Writes the step's K and V into the cache, then attends over it."""
+
+    name: str
+    capabilities: AttentionCapabilities
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cache: LayerKVCache,
+        shape: AttentionShape,
+        batch: ForwardBatch,
+    ) -> torch.Tensor:
+        """query [T, num_heads, head_dim], key and value [T, num_kv_heads, head_dim] -> [T, num_heads * head_dim].
+
+        Every row's KV is written before any row reads, so rows of one step may share blocks that one of them writes.
+        """

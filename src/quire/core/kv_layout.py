@@ -1,0 +1,123 @@
+"""How the KV cache is laid out: which layers share a block, what a block costs, how many fit.
+
+Layers that keep the same span of tokens have the same spec. They are cut into groups of equally many layers, and
+every group of a sequence has a block table of its own, but all tables draw on one pool: a block is `block_size`
+tokens of K and V for the layers of *one* group, so every block has the same size and memory moves freely between
+full-attention and sliding-window layers. (The hybrid KV cache manager of vLLM works alike.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NULL_BLOCK = 0
+"""Block 0 is never handed out: a table entry that nothing reads any more points to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullAttentionSpec:
+    """Every token's KV is kept."""
+
+    num_kv_heads: int
+    head_dim: int
+
+    @property
+    def window(self) -> int | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindowSpec:
+    """Position p attends to positions p - window + 1 ... p; older KV is dropped."""
+
+    num_kv_heads: int
+    head_dim: int
+    sliding_window: int
+
+    @property
+    def window(self) -> int | None:
+        return self.sliding_window
+
+
+KVSpec = FullAttentionSpec | SlidingWindowSpec
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers that share block tables. `layers[s]` uses slot s of a block; at most `slots_per_block` of them."""
+
+    spec: KVSpec
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheConfig:
+    """The layout both towers agree on. `num_blocks` counts NULL_BLOCK, so `num_blocks - 1` can be handed out."""
+
+    block_size: int
+    num_blocks: int
+    groups: tuple[KVGroup, ...]
+    slots_per_block: int
+    bytes_per_block: int
+
+
+def group_layers(specs: list[KVSpec]) -> tuple[KVGroup, ...]:
+    """Cut the layers into groups of one spec and (nearly) one size.
+
+    The group size is the largest one that wastes at most a tenth of the slots, so that tables stay few:
+    30 full layers make one group; 15 sliding and 3 full make 5 + 1 groups of 3.
+    """
+    by_spec: dict[KVSpec, list[int]] = {}
+    for layer, spec in enumerate(specs):
+        by_spec.setdefault(spec, []).append(layer)
+    shapes = {(spec.num_kv_heads, spec.head_dim) for spec in by_spec}
+    assert len(shapes) == 1, f"layers of different KV shapes cannot share blocks: {shapes}"
+
+    def num_groups(size: int) -> int:
+        return sum(-(-len(layers) // size) for layers in by_spec.values())
+
+    largest = max(len(layers) for layers in by_spec.values())
+    size = next(s for s in range(largest, 0, -1) if num_groups(s) * s <= 1.1 * len(specs))
+    return tuple(
+        KVGroup(spec, tuple(layers[i : i + size]))
+        for spec, layers in by_spec.items()
+        for i in range(0, len(layers), size)
+    )
+
+
+def bytes_per_block(groups: tuple[KVGroup, ...], block_size: int, bytes_per_element: int) -> int:
+    """K and V of `block_size` tokens in every slot of one block."""
+    spec = groups[0].spec
+    return 2 * slots_per_block(groups) * block_size * spec.num_kv_heads * spec.head_dim * bytes_per_element
+
+
+def slots_per_block(groups: tuple[KVGroup, ...]) -> int:
+    return max(len(group.layers) for group in groups)
+
+
+def num_blocks_per_sequence(groups: tuple[KVGroup, ...], block_size: int, num_tokens: int, max_chunk: int = 1) -> int:
+    """Blocks one sequence of `num_tokens` holds at most, over all groups.
+
+    A sliding group holds the window before the newest chunk, the chunk itself (`max_chunk` tokens), and a
+    partly used block at either end.
+    """
+    total = 0
+    for group in groups:
+        kept = num_tokens
+        if group.spec.window is not None:
+            kept = min(num_tokens, group.spec.window - 1 + max_chunk + block_size - 1)
+        total += -(-kept // block_size)
+    return total
+
+
+def make_kv_cache_config(
+    specs: list[KVSpec], *, block_size: int, bytes_per_element: int, num_blocks: int
+) -> KVCacheConfig:
+    groups = group_layers(specs)
+    return KVCacheConfig(
+        block_size=block_size,
+        num_blocks=num_blocks,
+        groups=groups,
+        slots_per_block=slots_per_block(groups),
+        bytes_per_block=bytes_per_block(groups, block_size, bytes_per_element),
+    )

@@ -1,0 +1,75 @@
+"""What a caller gets back. Field names follow the field's convention (vLLM's)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Logprob:
+    """One token's logprob at one position. `rank` is 1 for the most likely token."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+LogprobsAtPosition = dict[int, Logprob]
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One sample. `finish_reason` is stop, length, abort or error; None while it runs."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[LogprobsAtPosition] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Monotonic seconds."""
+
+    arrival_time: float = 0.0
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    finished_time: float | None = None
+    num_preemptions: int = 0
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    prompt_logprobs: list[LogprobsAtPosition | None] | None = None
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class BeamSearchSequence:
+    """One hypothesis; `tokens` are the prompt and the output, `cum_logprob` is over the output."""
+
+    tokens: list[int]
+    cum_logprob: float
+    text: str = ""
+    finish_reason: str | None = None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """Hypotheses, best first."""
+
+    sequences: list[BeamSearchSequence]

@@ -1,0 +1,1 @@
+"""Torch operators behind one signature an op: reference (bitwise, the oracle) and torch (fast)."""

@@ -1,0 +1,1 @@
+"""Decoders in plain torch, one file a family, and the loader that fills them."""

@@ -1,0 +1,1 @@
+"""What a model needs and what fits, computed before anything is loaded."""

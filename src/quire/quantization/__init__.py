@@ -1,0 +1,1 @@
+"""How a linear layer keeps its weights: create, process after loading, apply."""

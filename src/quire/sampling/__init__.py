@@ -1,0 +1,1 @@
+"""From logits to tokens: processors, penalties, samplers, logprobs, counter-based noise."""
