@@ -18,6 +18,8 @@ class NewRow(msgspec.Struct, frozen=True):
     token_ids: list[int]
     num_prompt_tokens: int
     sampling_params: SamplingParams
+    stop_token_ids: list[int]
+    """EOS (unless ignored) and the request's own: what min_tokens must hold back."""
     seed: int
     block_ids: list[list[int]]
 
