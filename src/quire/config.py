@@ -90,3 +90,16 @@ class SchedulerConfig:
     enable_prefix_caching: bool = True
     eviction_policy: EvictionPolicyName = "lru"
     num_steps_in_flight: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """What a worker needs to load its model; plain data, so that it can cross a process border."""
+
+    model: str
+    dtype: Literal["float32", "bfloat16", "float16"]
+    backend: Literal["torch", "reference"]
+    num_threads: int
+    max_num_seqs: int
+    max_model_len: int
+    num_steps_in_flight: int = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quire.core.sampling_params import SamplingParams
+from quire.core.sampling_params import BeamSearchParams, SamplingParams
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +17,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     prompt_token_ids: list[int]
     sampling_params: SamplingParams
+    beam_search: BeamSearchParams | None = None
+    """Search over hypotheses instead of sampling; `sampling_params` then carries only what a hypothesis needs."""
     prompt: str | None = None
+    eos_token_ids: list[int] = []
+    max_num_tokens: int = 0
+    """Prompt and output together, resolved from max_tokens and the context length."""
     seed: int = 0
     """The resolved seed: the caller's, or one the engine drew."""
     priority: int = 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import importlib
+from typing import Protocol, cast
 
+from quire.config import WorkerConfig
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
 
@@ -26,3 +28,16 @@ class Executor(Protocol):
 
     def shutdown(self) -> None:
         """Stop and free everything; idempotent."""
+
+
+EXECUTORS = {
+    "uniproc": "quire.worker.uniproc_executor:UniprocExecutor",
+    "null": "quire.worker.null_executor:NullExecutor",
+}
+"""Named by string so that choosing an executor, not importing this file, is what loads torch."""
+
+
+def make_executor(name: str, config: WorkerConfig) -> Executor:
+    """Load the model and return its executor."""
+    module, attribute = EXECUTORS[name].split(":")
+    return cast(Executor, getattr(importlib.import_module(module), attribute)(config))

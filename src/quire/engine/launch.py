@@ -1,0 +1,75 @@
+"""From an EngineConfig to a running engine: read the checkpoint, resolve every choice, load, size the KV cache."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from quire.cache.kv_cache_manager import KVCacheManager
+from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from quire.config import EngineConfig, WorkerConfig
+from quire.engine.engine import Engine
+from quire.engine.engine_client import EngineClient
+from quire.engine.input_processor import InputProcessor
+from quire.engine.tokenizer import Tokenizer
+from quire.plan.machine import read_machine
+from quire.plan.resolve import ResolvedConfig, resolve
+from quire.scheduler.scheduler import Scheduler
+from quire.worker.executor import make_executor
+
+logger = logging.getLogger("quire")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedEngine:
+    """What a face needs: the way in, the engine's client, and what was decided on the way."""
+
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    config: ResolvedConfig
+    inputs: InputProcessor
+    client: EngineClient
+
+    def shutdown(self) -> None:
+        self.client.engine.shutdown()
+
+
+def launch(config: EngineConfig, executor_name: str = "uniproc") -> LaunchedEngine:
+    """Raises ModelNotFoundError, CheckpointError, UnsupportedModelError or OutOfMemoryError before anything is kept."""
+    checkpoint = open_checkpoint(config.model)
+    tokenizer = Tokenizer(checkpoint.tokenizer)
+    resolved = resolve(config, checkpoint.config, read_machine())
+    for reason in resolved.reasons:
+        logger.info("%s", reason)
+    executor = make_executor(executor_name, _worker_config(config, resolved))
+    executor.allocate_kv_cache(resolved.kv_cache)
+    scheduler = Scheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
+    engine = Engine(scheduler, executor, resolved.scheduler.num_steps_in_flight)
+    return LaunchedEngine(
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        config=resolved,
+        inputs=InputProcessor(tokenizer, checkpoint.config, resolved.max_model_len, config.seed),
+        client=EngineClient(engine, tokenizer),
+    )
+
+
+def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConfig:
+    return WorkerConfig(
+        model=config.model,
+        dtype=resolved.dtype,
+        backend=resolved.backend,
+        num_threads=resolved.num_threads,
+        max_num_seqs=resolved.scheduler.max_num_seqs,
+        max_model_len=resolved.max_model_len,
+        num_steps_in_flight=resolved.scheduler.num_steps_in_flight,
+    )
+
+
+def _kv_cache_manager(resolved: ResolvedConfig, identity: str) -> KVCacheManager:
+    return KVCacheManager(
+        resolved.kv_cache,
+        model_identity=f"{identity}/{resolved.dtype}",
+        enable_prefix_caching=resolved.scheduler.enable_prefix_caching,
+        eviction_policy=resolved.scheduler.eviction_policy,
+    )

@@ -1,0 +1,142 @@
+"""From token deltas to RequestOutputs: detokenizes, finds stop strings, shapes logprobs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from quire.core.outputs import CompletionOutput, Logprob, LogprobsAtPosition, RequestMetrics, RequestOutput
+from quire.core.request import Request
+from quire.core.sampling_params import OutputKind
+from quire.core.step import TokenLogprobs
+from quire.core.wire import SampleDelta
+from quire.engine.detokenizer import IncrementalDetokenizer
+from quire.engine.tokenizer import Tokenizer
+
+
+class SampleState:
+    """The text and tokens of one sample so far, and what has been handed out of them."""
+
+    def __init__(self, tokenizer: Tokenizer, request: Request, index: int) -> None:
+        params = request.sampling_params
+        self.output = CompletionOutput(index, "", [])
+        self._tokenizer = tokenizer
+        self._num_logprobs = params.logprobs
+        self._detokenizer = IncrementalDetokenizer(tokenizer, request.prompt_token_ids, params)
+        self._num_tokens_sent = 0
+        self._num_chars_sent = 0
+        if params.logprobs is not None:
+            self.output.logprobs = []
+            self.output.cumulative_logprob = 0.0
+
+    def append(self, delta: SampleDelta) -> str | None:
+        """Take in a delta; returns the stop string that ends the sample, if one was found."""
+        output = self.output
+        output.token_ids += delta.token_ids
+        stop = self._detokenizer.append(delta.token_ids)
+        for at_position in delta.logprobs or ():
+            self._append_logprobs(at_position)
+        if stop is not None:
+            output.finish_reason, output.stop_reason = "stop", stop
+        elif delta.finish_reason is not None:
+            self._detokenizer.finish()
+            output.finish_reason, output.stop_reason = delta.finish_reason.value, delta.stop_reason
+            output.error = delta.error
+        output.text = self._detokenizer.text
+        return stop
+
+    def abort(self) -> bool:
+        """End the sample where it is; False if it had ended."""
+        if self.output.finished():
+            return False
+        self._detokenizer.finish()
+        self.output.text = self._detokenizer.text
+        self.output.finish_reason = "abort"
+        return True
+
+    def view(self, kind: OutputKind) -> CompletionOutput:
+        """What to hand out now: everything so far, or what is new since the last view."""
+        output = self.output
+        if kind is not OutputKind.DELTA:
+            logprobs = None if output.logprobs is None else list(output.logprobs)
+            return replace(output, token_ids=list(output.token_ids), logprobs=logprobs)
+        tokens, chars = self._num_tokens_sent, self._num_chars_sent
+        self._num_tokens_sent, self._num_chars_sent = len(output.token_ids), len(output.text)
+        logprobs = None if output.logprobs is None else output.logprobs[tokens:]
+        return replace(output, text=output.text[chars:], token_ids=output.token_ids[tokens:], logprobs=logprobs)
+
+    def _append_logprobs(self, at_position: TokenLogprobs) -> None:
+        assert self.output.logprobs is not None
+        assert self.output.cumulative_logprob is not None
+        self.output.logprobs.append(shape_logprobs(self._tokenizer, at_position))
+        self.output.cumulative_logprob += at_position.logprobs[0]
+
+
+class RequestState:
+    """One request on the client's side."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self._tokenizer = tokenizer
+        self._samples = [SampleState(tokenizer, request, index) for index in range(request.sampling_params.n)]
+        self._metrics = RequestMetrics(arrival_time=request.arrival_time)
+        self._prompt_logprobs: list[LogprobsAtPosition | None] | None = None
+        self._num_cached_tokens = 0
+
+    @property
+    def finished(self) -> bool:
+        return all(sample.output.finished() for sample in self._samples)
+
+    def append(self, delta: SampleDelta) -> str | None:
+        """Take in a delta; returns the stop string that ends that sample, if one was found."""
+        sample = self._samples[delta.index]
+        if sample.output.finished():
+            return None
+        self._note_times(delta)
+        if delta.prompt_logprobs is not None:
+            shaped = [shape_logprobs(self._tokenizer, position) for position in delta.prompt_logprobs]
+            self._prompt_logprobs = [None, *shaped]
+        return sample.append(delta)
+
+    def output(self, changed: set[int]) -> RequestOutput | None:
+        """What the caller gets now; None if the request asked for the end only and this is not it."""
+        kind = self.request.sampling_params.output_kind
+        if kind is OutputKind.FINAL_ONLY and not self.finished:
+            return None
+        samples = [s for s in self._samples if kind is not OutputKind.DELTA or s.output.index in changed]
+        return RequestOutput(
+            request_id=self.request.request_id,
+            prompt=self.request.prompt,
+            prompt_token_ids=self.request.prompt_token_ids,
+            outputs=[sample.view(kind) for sample in samples],
+            finished=self.finished,
+            prompt_logprobs=self._prompt_logprobs,
+            metrics=self._metrics,
+            num_cached_tokens=self._num_cached_tokens,
+        )
+
+    def abort(self) -> RequestOutput | None:
+        """End every running sample with the reason abort."""
+        changed = {sample.output.index for sample in self._samples if sample.abort()}
+        return self.output(changed)
+
+    def _note_times(self, delta: SampleDelta) -> None:
+        now = time.monotonic()
+        metrics = self._metrics
+        if metrics.first_token_time is None:
+            metrics.first_token_time = now
+            metrics.first_scheduled_time = delta.first_scheduled_time
+        if delta.index == 0:
+            self._num_cached_tokens = delta.num_cached_tokens
+        metrics.last_token_time = now
+        metrics.num_preemptions = max(metrics.num_preemptions, delta.num_preemptions)
+        if delta.finish_reason is not None:
+            metrics.finished_time = now
+
+
+def shape_logprobs(tokenizer: Tokenizer, at_position: TokenLogprobs) -> LogprobsAtPosition:
+    """token id -> Logprob, the chosen token first."""
+    return {
+        token_id: Logprob(logprob, rank, tokenizer.decode_token(token_id))
+        for token_id, logprob, rank in zip(at_position.token_ids, at_position.logprobs, at_position.ranks, strict=True)
+    }

@@ -1,0 +1,72 @@
+"""A request's sequences and how they turn into deltas: one small protocol, a file for each way of decoding."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Protocol
+
+from quire.core.request import Request
+from quire.core.sequence import FinishReason, Sequence
+from quire.core.wire import Delta
+from quire.scheduler.scheduler import RowUpdate
+
+
+class SequenceIds:
+    """Numbers no two live sequences share."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count()
+
+    def take(self) -> int:
+        return next(self._next)
+
+
+class SequenceGroup(Protocol):
+    """Adds, forks and releases sequences through the scheduler; the engine knows nothing of how."""
+
+    request_id: str
+
+    def start(self) -> None:
+        """Add the first sequence."""
+
+    def advance(self, update: RowUpdate) -> list[Delta]:
+        """One of the group's sequences moved on."""
+
+    def finish_sample(self, index: int, stop_reason: str) -> None:
+        """End one sample because its text holds a stop string."""
+
+    def abort(self, reason: FinishReason) -> None:
+        """End everything and give back every block."""
+
+    @property
+    def finished(self) -> bool: ...
+
+
+def make_sequence(
+    request: Request,
+    seq_id: int,
+    *,
+    token_ids: list[int] | None = None,
+    max_num_tokens: int | None = None,
+    index: int = 0,
+    seed: int | None = None,
+    keep_blocks: bool = False,
+) -> Sequence:
+    """A sequence of this request: over its prompt unless `token_ids` says otherwise."""
+    params = request.sampling_params
+    eos = () if params.ignore_eos else request.eos_token_ids
+    return Sequence(
+        seq_id=seq_id,
+        request_id=request.request_id,
+        token_ids=list(request.prompt_token_ids if token_ids is None else token_ids),
+        num_prompt_tokens=len(request.prompt_token_ids),
+        sampling_params=params,
+        max_num_tokens=request.max_num_tokens if max_num_tokens is None else max_num_tokens,
+        stop_token_ids=frozenset((*eos, *params.stop_token_ids)),
+        index=index,
+        seed=request.seed if seed is None else seed,
+        priority=request.priority,
+        arrival_time=request.arrival_time,
+        cache_salt=request.cache_salt,
+        keep_blocks=keep_blocks,
+    )

@@ -1,0 +1,36 @@
+"""One device's share of the model: loads it, holds its KV cache, carries out steps."""
+
+from __future__ import annotations
+
+import torch
+
+from quire.attention.select import select_backend
+from quire.checkpoint.checkpoint import open_checkpoint
+from quire.config import WorkerConfig
+from quire.core.kv_layout import KVCacheConfig
+from quire.core.step import StepPlan, StepResult
+from quire.kernels.select import select_ops
+from quire.models.registry import load_model
+from quire.worker.kv_cache import KVCache
+from quire.worker.model_runner import ModelRunner
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Worker:
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        torch.set_num_threads(config.num_threads)
+        checkpoint = open_checkpoint(config.model)
+        self._dtype = DTYPES[config.dtype]
+        attention = select_backend(config.backend, self._dtype, checkpoint.config)
+        self._model = load_model(checkpoint, self._dtype, select_ops(config.backend), attention)
+        self._runner: ModelRunner | None = None
+
+    def allocate_kv_cache(self, config: KVCacheConfig) -> None:
+        kv = KVCache(config, self._model.config.num_layers, self._dtype)
+        self._runner = ModelRunner(self._model, config, kv, self._config.max_num_seqs, self._config.max_model_len)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        assert self._runner is not None, "allocate_kv_cache comes before the first step"
+        return self._runner.execute(plan)

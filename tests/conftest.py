@@ -1,0 +1,49 @@
+"""Shared by all tests: hypothesis profiles, and small real checkpoints made by transformers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
+settings.register_profile("nightly", deadline=None, max_examples=2000, suppress_health_check=list(HealthCheck))
+settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random two-layer Llama with a byte-level tokenizer and a chat template, as transformers saves it."""
+    from tests.tiny_models import save_tiny_llama
+
+    return save_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="session")
+def tiny_gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random six-layer Gemma 3 with a window of 24 tokens in five of its layers."""
+    from tests.tiny_models import save_tiny_gemma
+
+    return save_tiny_gemma(tmp_path_factory.mktemp("tiny-gemma"))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> str:
+    """The real SmolLM2, fetched once."""
+    from quire.checkpoint.pull import pull
+
+    pull("smollm2")
+    return "smollm2"
+
+
+@pytest.fixture(scope="session")
+def gemma3() -> str:
+    """The real Gemma 3 270M, fetched once."""
+    from quire.checkpoint.pull import pull
+
+    pull("gemma3-270m")
+    return "gemma3-270m"
