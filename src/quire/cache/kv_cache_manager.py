@@ -1,0 +1,278 @@
+"""The block tables of all sequences: what each needs, shares, and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from quire.cache.block_pool import BlockPool
+from quire.cache.eviction import EVICTION_POLICIES
+from quire.cache.prefix_cache import PrefixCache, extend_hash_chain, root_hash
+from quire.cache.prefix_search import PrefixHit, PrefixSearch, first_block_in_window
+from quire.config import EvictionPolicyName
+from quire.core.kv_layout import NULL_BLOCK, KVCacheConfig, num_blocks_per_sequence
+from quire.core.sequence import Sequence
+
+
+class BlockTables:
+    """One sequence's block tables, one for each KV group, all of one length.
+
+    `capacity` is in tokens. `first_kept[g]`: entries of group g before it are NULL_BLOCK, out of the window.
+    `num_registered`: leading blocks already offered to the prefix cache.
+    """
+
+    __slots__ = ("capacity", "first_kept", "num_registered", "tables")
+
+    def __init__(self, tables: list[list[int]], first_kept: list[int], num_registered: int, capacity: int) -> None:
+        self.tables = tables
+        self.first_kept = first_kept
+        self.num_registered = num_registered
+        self.capacity = capacity
+
+
+class SlidingGroup(NamedTuple):
+    group: int
+    window: int
+
+
+class KVCacheManager:
+    """Owns every block table. Sequences are only read here; their counters belong to the scheduler."""
+
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        *,
+        model_identity: str = "",
+        enable_prefix_caching: bool = True,
+        eviction_policy: EvictionPolicyName = "lru",
+    ) -> None:
+        self.config = config
+        self.num_prefix_query_tokens = 0
+        """Prompt tokens looked up in the prefix cache, and below, how many of them were found."""
+        self.num_prefix_hit_tokens = 0
+        self._block_size = config.block_size
+        self._num_groups = len(config.groups)
+        windows = [group.spec.window for group in config.groups]
+        self._sliding = [SlidingGroup(g, window) for g, window in enumerate(windows) if window is not None]
+        self._enable_prefix_caching = enable_prefix_caching
+        self._model_identity = model_identity
+        self._prefix_cache = PrefixCache(self._num_groups)
+        self._search = PrefixSearch(self._prefix_cache, windows, config.block_size)
+        self.pool = BlockPool(config.num_blocks - 1, self._prefix_cache, EVICTION_POLICIES[eviction_policy]())
+        self._tables: dict[int, BlockTables] = {}
+        self._hash_chains: dict[int, list[bytes]] = {}
+        self._copies: dict[int, int] = {}
+        """Destination -> source of the copies the next step must make."""
+
+    def block_ids(self, sequence: Sequence) -> list[list[int]]:
+        """A copy of the sequence's block table in each group."""
+        return [table.copy() for table in self._tables[sequence.seq_id].tables]
+
+    def capacity(self, sequence: Sequence) -> int:
+        """Tokens the sequence's blocks have room for."""
+        return self._tables[sequence.seq_id].capacity
+
+    def holds_blocks(self, sequence: Sequence) -> bool:
+        return sequence.seq_id in self._tables
+
+    def find_prefix(self, sequence: Sequence) -> PrefixHit:
+        """The longest cached prefix that leaves at least one token to compute.
+
+        Empty for sequences that want prompt logprobs: those come from computing the prompt.
+        """
+        if not self._enable_prefix_caching or sequence.sampling_params.prompt_logprobs is not None:
+            return self._search.nothing
+        num_blocks = (sequence.num_known - 1) // self._block_size
+        return self._search.longest(self._hash_chain(sequence, num_blocks), num_blocks)
+
+    def admit(self, sequence: Sequence, hit: PrefixHit, end: int, headroom: int) -> bool:
+        """Give a sequence its first tables: the hit's blocks, and fresh ones up to token `end`.
+
+        False, and nothing changes, unless `headroom` blocks stay available beside them.
+        """
+        hit_blocks = [block for table in hit.tables for block in table if block != NULL_BLOCK]
+        num_idle = sum(self.pool.reference_counts[block] == 0 for block in hit_blocks)
+        num_new = (-(-end // self._block_size) - len(hit.tables[0])) * self._num_groups
+        if num_new + num_idle + headroom > self.pool.num_available:
+            return False
+        for block in hit_blocks:
+            self.pool.share(block)
+            self._prefix_cache.record_hit(block)
+        self._tables[sequence.seq_id] = BlockTables(
+            tables=[table.copy() for table in hit.tables],
+            first_kept=[
+                first_block_in_window(window, hit.num_tokens, self._block_size) for window in self._search.windows
+            ],
+            num_registered=len(hit.tables[0]),
+            capacity=hit.num_tokens,
+        )
+        self.extend(sequence, hit.num_tokens, end)
+        return True
+
+    def extend(self, sequence: Sequence, start: int, end: int) -> list[list[int]] | None:
+        """Make room for computing tokens [start, end); returns the blocks appended in each group, [] if none were.
+
+        None if the pool has too few. Blocks that a window at `start` no longer reaches are given back first: a
+        step in flight may still read them, but it runs before any step that writes to them. Blocks that the range
+        fills are findable at once, for later rows of the same step too: every row's KV is written before any is read.
+        """
+        blocks = self._tables[sequence.seq_id]
+        if self._sliding:
+            self._leave_window(blocks, start)
+        num_new = -(-(end - blocks.capacity) // self._block_size)
+        if num_new * self._num_groups > self.pool.num_available:
+            return None
+        appended: list[list[int]] = []
+        if num_new > 0:
+            for table in blocks.tables:
+                new_blocks = self.pool.allocate(num_new)
+                table += new_blocks
+                appended.append(new_blocks)
+            blocks.capacity += num_new * self._block_size
+        self._register(sequence, blocks, end)
+        return appended
+
+    def reachable_end(self, sequence: Sequence) -> int:
+        """How far `extend` could go with the blocks available now."""
+        num_new = self.pool.num_available // self._num_groups
+        return self._tables[sequence.seq_id].capacity + num_new * self._block_size
+
+    def reachable_end_after(self, hit: PrefixHit) -> int:
+        """How far `admit` could go with this hit and the blocks available now."""
+        num_idle = sum(
+            self.pool.reference_counts[block] == 0 for table in hit.tables for block in table if block != NULL_BLOCK
+        )
+        return hit.num_tokens + (self.pool.num_available - num_idle) // self._num_groups * self._block_size
+
+    def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> bool:
+        """Let a child share the blocks of its parent's first `num_tokens` tokens.
+
+        False if the parent has no blocks, or a sliding window has left behind what the child would need.
+        The child may write only after `make_writable`.
+        """
+        blocks = self._tables.get(parent.seq_id)
+        if blocks is None or blocks.capacity < num_tokens:
+            return False
+        first_kept = [first_block_in_window(window, num_tokens, self._block_size) for window in self._search.windows]
+        if any(kept > needed for kept, needed in zip(blocks.first_kept, first_kept, strict=True)):
+            return False
+        num_blocks = -(-num_tokens // self._block_size)
+        tables = []
+        for table, first in zip(blocks.tables, first_kept, strict=True):
+            tables.append([NULL_BLOCK] * first + table[first:num_blocks])
+            for block in table[first:num_blocks]:
+                self.pool.share(block)
+        num_full = num_tokens // self._block_size
+        num_registered = min(blocks.num_registered, num_full)
+        self._hash_chains[child.seq_id] = self._hash_chains.get(parent.seq_id, [])[:num_full]
+        self._tables[child.seq_id] = BlockTables(tables, first_kept, num_registered, num_blocks * self._block_size)
+        return True
+
+    def make_writable(self, sequence: Sequence, start: int) -> bool:
+        """Copy on write: a forked sequence gets its own copy of the block that token `start` goes to.
+
+        The last holder of a block keeps it as it is. False, and nothing changes, if the pool has too few blocks.
+        """
+        blocks = self._tables[sequence.seq_id]
+        index = start // self._block_size
+        if start == blocks.capacity:
+            return True
+        shared = [table for table in blocks.tables if not self.pool.is_exclusive(table[index])]
+        if len(shared) > self.pool.num_available:
+            return False
+        for table, copy in zip(shared, self.pool.allocate(len(shared)), strict=True):
+            original = table[index]
+            # A copy not made yet has nothing to copy: its source has.
+            self._copies[copy] = self._copies.get(original, original)
+            table[index] = copy
+            self.pool.release(original)
+        return True
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """(source, destination) of the copies the next step must make before it computes."""
+        copies = [(source, destination) for destination, source in self._copies.items()]
+        self._copies.clear()
+        return copies
+
+    def free(self, sequence: Sequence) -> None:
+        """Give back every block of a sequence, tail first: a prefix is worth more than what follows it."""
+        blocks = self._tables.pop(sequence.seq_id, None)
+        if blocks is not None:
+            self._register(sequence, blocks, sequence.num_planned)
+            for index in range(len(blocks.tables[0]) - 1, -1, -1):
+                for table in blocks.tables:
+                    if table[index] != NULL_BLOCK:
+                        self._release(table[index])
+        self._hash_chains.pop(sequence.seq_id, None)
+
+    def forget_content(self, sequence: Sequence) -> None:
+        """Nobody may find the blocks of this sequence's tokens any more: they may hold NaN."""
+        if not self._enable_prefix_caching:
+            return
+        for content in self._hash_chain(sequence, sequence.num_known // self._block_size):
+            for group in range(self._num_groups):
+                block = self._prefix_cache.blocks(group).get(content)
+                if block is not None:
+                    self.pool.forget_content(block)
+        self._hash_chains.pop(sequence.seq_id, None)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached content. False, and nothing changes, while any block is held."""
+        if self.pool.num_held:
+            return False
+        for block in self._prefix_cache.cached_blocks():
+            self.pool.forget_content(block)
+        return True
+
+    def num_blocks_at_most(self, num_tokens: int, max_chunk: int) -> int:
+        """Blocks one sequence holds at most until `num_tokens` tokens are computed, in chunks of `max_chunk`."""
+        return num_blocks_per_sequence(self.config.groups, self._block_size, num_tokens, max_chunk)
+
+    def num_unused_slots(self, sequences: Iterable[Sequence]) -> int:
+        """Token slots in the tables of these sequences that hold nothing a later step reads."""
+        unused = 0
+        for sequence in sequences:
+            blocks = self._tables.get(sequence.seq_id)
+            if blocks is not None:
+                unused += (blocks.capacity - sequence.num_planned) * self._num_groups
+                for group, window in self._sliding:
+                    out_of_window = max(0, sequence.num_planned - window + 1)
+                    unused += max(0, out_of_window - blocks.first_kept[group] * self._block_size)
+        return unused
+
+    def _hash_chain(self, sequence: Sequence, num_blocks: int) -> list[bytes]:
+        chain = self._hash_chains.get(sequence.seq_id)
+        if chain is None:
+            chain = self._hash_chains[sequence.seq_id] = []
+        if len(chain) < num_blocks:
+            root = root_hash(self._model_identity, sequence.cache_salt)
+            extend_hash_chain(chain, root, sequence.token_ids, self._block_size, num_blocks)
+        return chain
+
+    def _register(self, sequence: Sequence, blocks: BlockTables, end: int) -> None:
+        """Offer to the prefix cache the blocks that tokens [0, end) fill, as far as the tokens' values are known."""
+        num_full = min(end, sequence.num_known) // self._block_size
+        if num_full <= blocks.num_registered or not self._enable_prefix_caching:
+            return
+        chain = self._hash_chain(sequence, num_full)
+        for index in range(blocks.num_registered, num_full):
+            for group, table in enumerate(blocks.tables):
+                if table[index] != NULL_BLOCK:
+                    self._prefix_cache.insert(group, chain[index], table[index])
+        blocks.num_registered = num_full
+
+    def _leave_window(self, blocks: BlockTables, start: int) -> None:
+        """Give back the blocks that no token from `start` on attends to."""
+        for group, window in self._sliding:
+            table = blocks.tables[group]
+            first = min(first_block_in_window(window, start, self._block_size), len(table))
+            for index in range(blocks.first_kept[group], first):
+                self._release(table[index])
+                table[index] = NULL_BLOCK
+            blocks.first_kept[group] = max(blocks.first_kept[group], first)
+
+    def _release(self, block: int) -> None:
+        """A block that goes back before it was copied to needs no copy, and may be a destination again."""
+        if self._copies and self.pool.reference_counts[block] == 1:
+            self._copies.pop(block, None)
+        self.pool.release(block)

@@ -1,0 +1,166 @@
+"""Tokenizers rebuilt from GGUF metadata, so that text becomes the same ids as with the model's original tokenizer."""
+
+from __future__ import annotations
+
+import enum
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from quire.checkpoint.cache_dir import cache_dir
+from quire.checkpoint.tokenizer_files import TokenizerFiles
+from quire.checkpoint.tokenizer_json import (
+    WORD_START,
+    AddedToken,
+    byte_level_tokenizer_json,
+    sentencepiece_tokenizer_json,
+    serialize,
+)
+from quire.errors import CheckpointError, UnsupportedModelError
+
+Metadata = Mapping[str, Any]
+_REBUILD_VERSION = 1
+"""Raise it when rebuilding changes: files cached by an older quire are then left unread."""
+
+
+class TokenType(enum.IntEnum):
+    """GGUF's tokenizer.ggml.token_type, which is SentencePiece's."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+def read_gguf_tokenizer(metadata: Metadata, source: str, model_vocab_size: int, identity: str) -> TokenizerFiles:
+    """The tokenizer a GGUF file describes. Raises CheckpointError or UnsupportedModelError.
+
+    Deriving a SentencePiece model's merges takes seconds, so the result is cached under `identity`.
+    """
+    kind = metadata.get("tokenizer.ggml.model")
+    tokens = [str(token) for token in _array(metadata, "tokens", source)]
+    if kind == "gpt2":
+        tokenizer_json = _rebuild_byte_level(metadata, tokens, source)
+    elif kind == "llama":
+        tokenizer_json = _cached(identity, lambda: _rebuild_sentencepiece(metadata, tokens, source))
+    else:
+        raise UnsupportedModelError(f"{source}: tokenizer.ggml.model is {kind!r}; supported are gpt2 and llama.")
+    adds_bos_unless_told = kind == "llama" or metadata.get("tokenizer.ggml.pre") == "llama-bpe"
+    return TokenizerFiles(
+        source=source,
+        tokenizer_json=tokenizer_json,
+        model_vocab_size=model_vocab_size,
+        special_tokens=_named_tokens(metadata, tokens, source),
+        eos_token_ids=eos_token_ids(metadata),
+        add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", adds_bos_unless_told)),
+        chat_templates=_chat_templates(metadata),
+    )
+
+
+def eos_token_ids(metadata: Metadata) -> tuple[int, ...]:
+    """The ids that end a text: EOS, and the end of a turn where the file names one."""
+    keys = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
+    return tuple(dict.fromkeys(int(metadata[key]) for key in keys if key in metadata))
+
+
+def _rebuild_byte_level(metadata: Metadata, tokens: Sequence[str], source: str) -> bytes:
+    merges = [str(merge) for merge in _array(metadata, "merges", source)]
+    pre_tokenizer = str(metadata.get("tokenizer.ggml.pre", "default"))
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    added_tokens = _added_tokens(tokens, _token_types(metadata, tokens, source))
+    return serialize(byte_level_tokenizer_json(pre_tokenizer, vocab, merges, added_tokens))
+
+
+def _rebuild_sentencepiece(metadata: Metadata, tokens: Sequence[str], source: str) -> bytes:
+    if len(metadata.get("tokenizer.ggml.precompiled_charsmap", ())) > 0:
+        raise UnsupportedModelError(
+            f"{source}: the tokenizer normalizes text by a character map (tokenizer.ggml.precompiled_charsmap),"
+            " which is not supported; use the model's safetensors directory instead."
+        )
+    scores = _array(metadata, "scores", source, length=len(tokens))
+    types = _token_types(metadata, tokens, source)
+    # Converters write the tokens made of spaces as spaces; text reaches the merges with each space as WORD_START.
+    pieces = [token.replace(" ", WORD_START) for token in tokens]
+    merge_scores = {
+        # GGUF scores a user-defined piece low; SentencePiece scores it 0, the highest, and so never splits it.
+        token_id: 0.0 if token_type == TokenType.USER_DEFINED else float(scores[token_id])
+        for token_id, token_type in enumerate(types)
+        if token_type in (TokenType.NORMAL, TokenType.USER_DEFINED)
+    }
+    unknown = _token_id(metadata, "unknown", tokens, source)
+    tokenizer = sentencepiece_tokenizer_json(
+        pieces,
+        merge_scores,
+        _added_tokens(pieces, types),
+        unk_token=None if unknown is None else pieces[unknown],
+        add_space_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+    )
+    return serialize(tokenizer, compact=True)
+
+
+def _array(metadata: Metadata, name: str, source: str, *, length: int | None = None) -> Sequence[Any]:
+    key = f"tokenizer.ggml.{name}"
+    if key not in metadata:
+        raise CheckpointError(f"{source} has no {key}; the file carries no usable tokenizer, fetch another one.")
+    array: Sequence[Any] = metadata[key]
+    if length is not None and len(array) != length:
+        raise CheckpointError(f"{source}: {key} has {len(array)} entries for {length} tokens; the file is damaged.")
+    return array
+
+
+def _token_types(metadata: Metadata, tokens: Sequence[str], source: str) -> list[int]:
+    if "tokenizer.ggml.token_type" not in metadata:
+        return [TokenType.NORMAL] * len(tokens)
+    return [int(t) for t in _array(metadata, "token_type", source, length=len(tokens))]
+
+
+def _added_tokens(tokens: Sequence[str], types: Sequence[int]) -> list[AddedToken]:
+    """The tokens that text names literally: control tokens are special, user-defined ones are ordinary text."""
+    literal = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
+    return [
+        (token_id, token, token_type != TokenType.USER_DEFINED)
+        for token_id, (token, token_type) in enumerate(zip(tokens, types, strict=True))
+        if token_type in literal
+    ]
+
+
+def _token_id(metadata: Metadata, name: str, tokens: Sequence[str], source: str) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    if key not in metadata:
+        return None
+    token_id = int(metadata[key])
+    if token_id >= len(tokens):
+        raise CheckpointError(f"{source}: {key} is {token_id}, but the vocabulary has {len(tokens)} tokens.")
+    return token_id
+
+
+def _named_tokens(metadata: Metadata, tokens: Sequence[str], source: str) -> dict[str, str]:
+    names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+    ids = {role: _token_id(metadata, name, tokens, source) for name, role in names.items()}
+    return {role: tokens[token_id] for role, token_id in ids.items() if token_id is not None}
+
+
+def _chat_templates(metadata: Metadata) -> dict[str, str]:
+    prefix = "tokenizer.chat_template"
+    named = {key.removeprefix(prefix + "."): text for key, text in metadata.items() if key.startswith(prefix + ".")}
+    return ({"default": metadata[prefix]} if prefix in metadata else {}) | named
+
+
+def _cached(identity: str, rebuild: Callable[[], bytes]) -> bytes:
+    """What `rebuild` makes, from the cache directory if it is there. A cache that cannot be written is done without."""
+    path = cache_dir() / "tokenizers" / f"{identity}-{_REBUILD_VERSION}.json"
+    try:
+        return path.read_bytes()
+    except OSError:
+        tokenizer_json = rebuild()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(tokenizer_json)
+        os.replace(file.name, path)
+    except OSError:
+        pass
+    return tokenizer_json

@@ -1,0 +1,117 @@
+"""What a tokenizer is made of, as plain data: read from a model directory, or rebuilt from GGUF metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quire.checkpoint.tokenizer_json import byte_level_tokenizer_json, serialize
+from quire.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerFiles:
+    """Everything `quire.engine.tokenizer.Tokenizer` is built from."""
+
+    source: str
+    """The file or directory it came from, for messages."""
+    tokenizer_json: bytes
+    """The tokenizers library's format."""
+    model_vocab_size: int
+    """Rows of the model's embedding: ids from here on have no meaning to the model."""
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    """`bos_token`, `eos_token`, `pad_token` ... -> its text, under the names chat templates know."""
+    eos_token_ids: tuple[int, ...] = ()
+    """Ids that end a text besides `eos_token`."""
+    add_bos: bool | None = None
+    """Whether a text starts with BOS; None leaves it to tokenizer.json's own post-processor."""
+    chat_templates: Mapping[str, str] = field(default_factory=dict)
+    """`default`, and by other names those for special uses (`tool_use`, `rag`)."""
+
+    @property
+    def chat_template(self) -> str | None:
+        return self.chat_templates.get("default")
+
+
+def read_tokenizer_files(directory: Path, model_vocab_size: int, eos_token_ids: tuple[int, ...]) -> TokenizerFiles:
+    """The tokenizer in a model directory. Raises CheckpointError naming what is missing or damaged."""
+    config = read_json(directory / "tokenizer_config.json")
+    special_tokens = _special_tokens(read_json(directory / "special_tokens_map.json"))
+    special_tokens.update(_special_tokens(config))
+    add_bos = config.get("add_bos_token")
+    return TokenizerFiles(
+        source=str(directory),
+        tokenizer_json=_read_tokenizer_json(directory),
+        model_vocab_size=model_vocab_size,
+        special_tokens=special_tokens,
+        eos_token_ids=eos_token_ids,
+        add_bos=add_bos if isinstance(add_bos, bool) else None,
+        chat_templates=_chat_templates(directory, config),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is no such file. Raises CheckpointError if it holds anything else."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} could not be read as JSON: {error}; fetch the file again.") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a JSON {type(content).__name__}, not an object; fetch the file again.")
+    return content
+
+
+def _read_tokenizer_json(directory: Path) -> bytes:
+    path = directory / "tokenizer.json"
+    if path.exists():
+        return path.read_bytes()
+    if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
+        return _join_vocab_and_merges(directory)
+    others = ", ".join(sorted(p.name for p in directory.glob("*.model"))) or "no other tokenizer file either"
+    raise CheckpointError(
+        f"{directory} has no tokenizer.json and no vocab.json with merges.txt ({others}); save the fast tokenizer"
+        " beside the weights, for instance with AutoTokenizer.from_pretrained(...).save_pretrained(...)."
+    )
+
+
+def _join_vocab_and_merges(directory: Path) -> bytes:
+    """GPT-2's and OPT's older pair of files as one tokenizer.json."""
+    ids = read_json(directory / "vocab.json")
+    lines = (directory / "merges.txt").read_text(encoding="utf-8").split("\n")
+    merges = [line for line in lines if line and not line.startswith("#version")]
+    added = read_json(directory / "added_tokens.json")
+    named = set(_special_tokens(read_json(directory / "special_tokens_map.json")).values())
+    named |= set(_special_tokens(read_json(directory / "tokenizer_config.json")).values())
+    special = {text: ids[text] for text in named if text in ids} | added
+    tokenizer = byte_level_tokenizer_json(
+        "gpt-2", ids, merges, [(token_id, text, True) for text, token_id in sorted(special.items(), key=lambda t: t[1])]
+    )
+    return serialize(tokenizer)
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """The `*_token` entries, which are texts or serialized AddedTokens."""
+    named = {}
+    for name, value in config.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            named[name] = text
+    return named
+
+
+def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Of the places a template may be, the newer wins: chat_template.jinja, chat_template.json, tokenizer_config.json."""
+    jinja = directory / "chat_template.jinja"
+    if jinja.exists():
+        return {"default": jinja.read_text(encoding="utf-8")}
+    template = read_json(directory / "chat_template.json").get("chat_template", config.get("chat_template"))
+    if isinstance(template, str):
+        return {"default": template}
+    if isinstance(template, list):
+        return {entry["name"]: entry["template"] for entry in template}
+    return {}

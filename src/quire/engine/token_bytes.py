@@ -1,0 +1,92 @@
+"""What bytes each token stands for, so that text can be decoded token by token.
+
+A tokenizer.json says how tokens become text as a chain of decoders over all tokens at once. For the two kinds of
+vocabulary language models use, that chain is the concatenation of fixed bytes, one string of bytes a token:
+
+- byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM): every character of a token stands for one byte;
+- SentencePiece (Llama 2, Mistral, Gemma): a token is text with a mark for each space, or one byte written <0xE2>.
+  Some chains also drop one space at the very start of the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.errors import UnsupportedModelError
+
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDecoder:
+    """`to_bytes(token, is_added)`: an added token's text stands for itself where the vocabulary's is byte-level."""
+
+    to_bytes: Callable[[str, bool], bytes]
+    strips_leading_space: bool
+
+
+def read_token_decoder(decoder_json: str | None) -> TokenDecoder:
+    """The token decoder for a tokenizer.json's `decoder` entry (as JSON).
+
+    Raises UnsupportedModelError for a decoder whose text is not a concatenation of its tokens' bytes.
+    """
+    decoder = None if decoder_json is None else json.loads(decoder_json)
+    if decoder is None:  # the library then joins tokens with spaces
+        return TokenDecoder(lambda token, is_added: f" {token}".encode(), strips_leading_space=True)
+    steps: list[Mapping[str, Any]] = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    if [step["type"] for step in steps] == ["ByteLevel"]:
+        return TokenDecoder(_byte_level_to_bytes, strips_leading_space=False)
+    replacements: list[tuple[str, str]] = []
+    byte_fallback = strips_leading_space = False
+    for step in steps:
+        match step:
+            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+                replacements.append((old, new))
+            case {"type": "Metaspace", "replacement": str(mark)}:
+                replacements.append((mark, " "))
+                strips_leading_space = step.get("prepend_scheme", "always") != "never"
+            case {"type": "ByteFallback"}:
+                byte_fallback = True
+            case {"type": "Fuse"}:
+                pass
+            case {"type": "Strip", "content": " ", "start": 1, "stop": 0}:
+                strips_leading_space = True
+            case _:
+                raise UnsupportedModelError(
+                    f"The tokenizer's decoder has the step {json.dumps(step)[:200]}; supported are ByteLevel, and"
+                    " chains of Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space."
+                )
+
+    def to_bytes(token: str, is_added: bool) -> bytes:
+        byte = _BYTE_PIECE.fullmatch(token) if byte_fallback else None
+        if byte is not None:
+            return bytes.fromhex(byte[1])
+        for old, new in replacements:
+            token = token.replace(old, new)
+        return token.encode()
+
+    return TokenDecoder(to_bytes, strips_leading_space)
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's printable character for every byte: itself if printable Latin-1, else the next from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(0x100 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTE_OF_CHAR = _byte_level_alphabet()
+
+
+def _byte_level_to_bytes(token: str, is_added: bool) -> bytes:
+    if is_added:
+        return token.encode()
+    try:
+        return bytes(_BYTE_OF_CHAR[char] for char in token)
+    except KeyError:
+        return token.encode()

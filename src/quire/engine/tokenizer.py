@@ -1,0 +1,144 @@
+"""Text to token ids and back."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+
+import tokenizers
+
+from quire.checkpoint.tokenizer_files import TokenizerFiles
+from quire.engine.token_bytes import read_token_decoder
+from quire.errors import CheckpointError, InvalidRequestError
+
+
+class Tokenizer:
+    """A model's tokenizer. Raises CheckpointError if its files are damaged or do not fit the model.
+
+    A vocabulary larger than the model's embedding is refused. Single added tokens beyond it are not (Gemma 3's text
+    models come with one for images): encoding a text that holds one raises InvalidRequestError instead.
+    """
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        try:
+            self._backend = tokenizers.Tokenizer.from_buffer(files.tokenizer_json)
+        except Exception as error:  # the library raises plain Exception
+            raise CheckpointError(
+                f"The tokenizer of {files.source} could not be read: {error}; fetch the model again."
+            ) from error
+        # Files may ask for truncation or padding; a prompt is taken whole.
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._model_vocab_size = files.model_vocab_size
+        self._check_fits(files)
+        self._added = {token_id: token.special for token_id, token in self._backend.get_added_tokens_decoder().items()}
+        decoder = self._backend.decoder
+        self._decoder = read_token_decoder(None if decoder is None else decoder.__getstate__().decode())
+        self._bytes: dict[int, bytes] = {}
+
+        self.special_tokens = dict(files.special_tokens)
+        self.chat_templates = dict(files.chat_templates)
+        self.bos_token_id = self._named_id("bos_token")
+        self.eos_token_id = self._named_id("eos_token")
+        self.pad_token_id = self._named_id("pad_token")
+        eos = () if self.eos_token_id is None else (self.eos_token_id,)
+        self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys((*eos, *files.eos_token_ids)))
+        named = {self._backend.token_to_id(text) for text in self.special_tokens.values()}
+        self.special_token_ids = frozenset(
+            {token_id for token_id, special in self._added.items() if special} | (named - {None})
+        )
+        self._add_bos = files.add_bos
+        self._post_processor_adds_bos = self._backend.encode("").ids[:1] == [self.bos_token_id]
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template for plain chat, if the model has one."""
+        return self.chat_templates.get("default")
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens, added ones included."""
+        return self._backend.get_vocab_size()
+
+    @property
+    def strips_leading_space(self) -> bool:
+        """Whether decoding drops one space at the very start of the text."""
+        return self._decoder.strips_leading_space
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text. Special tokens written out in it are recognized.
+
+        `add_special_tokens` puts BOS in front where the model wants one, unless the text begins with it.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"The text has half of a surrogate pair at character {error.start}, which no tokenizer can encode;"
+                " decode the text properly first.",
+                field="prompt",
+            ) from error
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens and self._add_bos is None).ids
+        if add_special_tokens:
+            ids = self._with_one_bos(ids)
+        if ids and max(ids) >= self._model_vocab_size:
+            self._refuse_surplus(ids)
+        return ids
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Text of token ids. Bytes that are no UTF-8 become U+FFFD, ids that are no token become nothing."""
+        skipped = self.special_token_ids if skip_special_tokens else frozenset()
+        data = b"".join(self.token_bytes(token_id) for token_id in ids if token_id not in skipped)
+        if self.strips_leading_space:
+            data = data.removeprefix(b" ")
+        return data.decode(errors="replace")
+
+    def decode_token(self, token_id: int) -> str:
+        """What to show for one token alone: special tokens by name, a part of a character as U+FFFD."""
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token adds to the text; none if no token has that id."""
+        data = self._bytes.get(token_id)
+        if data is None:
+            is_id = 0 <= token_id < 2**32
+            token: str | None = self._backend.id_to_token(token_id) if is_id else None
+            data = b"" if token is None else self._decoder.to_bytes(token, token_id in self._added)
+            if token is not None:
+                self._bytes[token_id] = data
+        return data
+
+    def _with_one_bos(self, ids: list[int]) -> list[int]:
+        bos = self.bos_token_id
+        if bos is None:
+            return ids
+        if self._add_bos is None:
+            return ids[1:] if self._post_processor_adds_bos and ids[:2] == [bos, bos] else ids
+        return [bos, *ids] if self._add_bos and ids[:1] != [bos] else ids
+
+    def _named_id(self, name: str) -> int | None:
+        text = self.special_tokens.get(name)
+        token_id: int | None = None if text is None else self._backend.token_to_id(text)
+        return token_id
+
+    def _check_fits(self, files: TokenizerFiles) -> None:
+        num_tokens = self._backend.get_vocab_size(with_added_tokens=False)
+        if num_tokens > files.model_vocab_size:
+            raise CheckpointError(
+                f"The tokenizer of {files.source} has {num_tokens} tokens, but the model's embedding has only"
+                f" {files.model_vocab_size} rows; use the tokenizer the model was trained with."
+            )
+
+    def _refuse_surplus(self, ids: Sequence[int]) -> None:
+        token_id = max(ids)
+        raise InvalidRequestError(
+            f"The text holds the token {self._backend.id_to_token(token_id)!r} with id {token_id}, but the model's"
+            f" embedding ends at id {self._model_vocab_size - 1}; leave that token out.",
+            field="prompt",
+            value=token_id,
+        )
+
+
+def utf8_decoder() -> codecs.IncrementalDecoder:
+    """Decodes UTF-8 as it comes, holding back incomplete characters; what is no UTF-8 becomes U+FFFD."""
+    return codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -1,0 +1,57 @@
+"""Which dtype `auto` means on this machine for this checkpoint."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from quire.checkpoint.model_config import ModelConfig
+from quire.config import EngineConfig
+from quire.plan.machine import Machine
+from quire.plan.memory import Demand, memory_need
+from quire.plan.sizes import format_size
+
+ResolvedDType = Literal["float32", "bfloat16", "float16"]
+
+WHY_BFLOAT16 = {
+    "bfloat16": "the checkpoint was saved in it",
+    "float16": "the checkpoint is in float16, and this CPU multiplies bfloat16 in hardware but not float16",
+    "quantized": "finer than the quantized weights, half the size of float32, and this CPU multiplies it in hardware",
+}
+
+
+def choose_dtype(
+    config: EngineConfig, model: ModelConfig, machine: Machine, budget: int
+) -> tuple[ResolvedDType, str | None]:
+    """The dtype and, where it was not given, the reason.
+
+    16 bits where the CPU multiplies bfloat16 in hardware. Elsewhere float32 is 2 to 3 times faster (every bfloat16
+    product is converted first, see docs/lab.md), so bfloat16 is taken only where float32 does not fit in `budget`.
+    """
+    if config.dtype != "auto":
+        return config.dtype, None
+    if config.backend == "reference":
+        return "float32", "dtype float32: the reference backend is bitwise reproducible in it."
+    saved = "quantized" if model.quantized_bytes is not None else model.torch_dtype
+    if machine.native_bfloat16:
+        if saved in WHY_BFLOAT16:
+            return "bfloat16", f"dtype bfloat16: {WHY_BFLOAT16[saved]}."
+        return "float32", f"dtype float32: the checkpoint was saved in {saved}."
+    needed = _need_in_float32(config, model)
+    if needed <= budget:
+        return "float32", "dtype float32: faster than bfloat16 on this CPU, which has no bfloat16 instructions."
+    return "bfloat16", (
+        f"dtype bfloat16: float32 would be faster on this CPU but needs {format_size(needed)}"
+        f" of the {format_size(budget)} that may be used."
+    )
+
+
+def _need_in_float32(config: EngineConfig, model: ModelConfig) -> int:
+    demand = Demand(
+        dtype="float32",
+        max_model_len=config.max_model_len or model.max_position,
+        max_num_seqs=config.max_num_seqs,
+        block_size=config.block_size,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+    )
+    return memory_need(model, demand).total

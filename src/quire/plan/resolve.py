@@ -1,0 +1,194 @@
+"""From what the user asked to what the engine does: every "auto" and None is decided here, once, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.checkpoint.model_config import ModelConfig
+from quire.config import EngineConfig, SchedulerConfig
+from quire.core.kv_layout import make_kv_cache_config
+from quire.errors import InvalidRequestError, OutOfMemoryError
+from quire.plan.dtype import ResolvedDType, choose_dtype
+from quire.plan.machine import Machine
+from quire.plan.memory import (
+    BYTES_PER_ELEMENT,
+    SHORTEST_CONTEXT,
+    Demand,
+    block_bytes,
+    largest_context,
+    longest_in_blocks,
+    memory_need,
+    num_kv_blocks,
+    plan_memory,
+)
+from quire.plan.resolved_config import ResolvedBackend, ResolvedConfig
+from quire.plan.sizes import format_size
+
+TYPICAL_SEQUENCE_TOKENS = 512
+"""The KV cache is made for max_num_seqs sequences of this length, prompt and output of a usual chat turn, ..."""
+
+MIN_FULL_SEQUENCES = 4
+"""... and for at least this many of the whole context. More would only take a laptop's memory from its user."""
+
+
+def resolve(config: EngineConfig, model: ModelConfig, machine: Machine) -> ResolvedConfig:
+    """Decide everything. Raises OutOfMemoryError with the planner's remedy, or InvalidRequestError."""
+    return _Resolver(config, model, machine).resolve()
+
+
+class _Resolver:
+    """One pass over the knobs. `reasons` grows in the order of the decisions, each of which rests on those before."""
+
+    def __init__(self, config: EngineConfig, model: ModelConfig, machine: Machine) -> None:
+        self.config = config
+        self.model = model
+        self.machine = machine
+        self.budget = int(machine.free_memory * config.memory_utilization)
+        """Bytes that the whole process may take."""
+        self.reasons: list[str] = []
+
+    def resolve(self) -> ResolvedConfig:
+        dtype = self._dtype()
+        demand = self._with_context(self._whole_context(dtype))
+        kv_cache = make_kv_cache_config(
+            self.model.kv_specs(),
+            block_size=demand.block_size,
+            bytes_per_element=BYTES_PER_ELEMENT[dtype],
+            num_blocks=self._num_blocks(demand),
+        )
+        return ResolvedConfig(
+            model=self.config.model,
+            dtype=dtype,
+            max_model_len=demand.max_model_len,
+            kv_cache=kv_cache,
+            scheduler=self._scheduler(demand.max_model_len),
+            backend=self._backend(),
+            num_threads=self._num_threads(),
+            seed=self.config.seed,
+            memory=plan_memory(self.model, demand, self.budget),
+            reasons=tuple(self.reasons),
+        )
+
+    def _dtype(self) -> ResolvedDType:
+        dtype, reason = choose_dtype(self.config, self.model, self.machine, self.budget)
+        if reason is not None:
+            self.reasons.append(reason)
+        return dtype
+
+    def _backend(self) -> ResolvedBackend:
+        if self.config.backend != "auto":
+            return self.config.backend
+        self.reasons.append("backend torch: the faster one; reference is for bitwise reproducible results.")
+        return "torch"
+
+    def _num_threads(self) -> int:
+        if self.config.num_threads is not None:
+            return self.config.num_threads
+        cores = self.machine.num_cores
+        self.reasons.append(f"num_threads {cores}: the physical cores this process may use.")
+        return cores
+
+    def _whole_context(self, dtype: ResolvedDType) -> Demand:
+        """The least that must fit: one sequence of the whole context."""
+        return Demand(
+            dtype=dtype,
+            max_model_len=self.config.max_model_len or self.model.max_position,
+            concurrency=1,
+            max_num_seqs=self.config.max_num_seqs,
+            block_size=self.config.block_size,
+            max_num_batched_tokens=self.config.max_num_batched_tokens,
+            enable_chunked_prefill=self.config.enable_chunked_prefill,
+        )
+
+    def _with_context(self, demand: Demand) -> Demand:
+        """The demand with its context checked, where it was given, or else cut to what memory and num_blocks allow."""
+        given, limit = self.config.max_model_len, self.model.max_position
+        if demand.max_model_len > limit:
+            raise InvalidRequestError(
+                f"max_model_len is {given}, but {self.config.model} was trained for {limit} tokens;"
+                f" lower max_model_len to {limit}.",
+                field="max_model_len",
+                value=given,
+            )
+        fitting = largest_context(self.model, demand, self.budget)
+        if fitting < (given or min(SHORTEST_CONTEXT, limit)):
+            raise self._out_of_memory(demand)
+        if given is not None:
+            return demand
+        why = "the model's own limit"
+        if fitting < limit:
+            why = f"the model's {limit} do not fit in the {self._budget_in_words()}"
+        if self.config.num_blocks is not None:
+            in_blocks = self._longest_in_blocks(demand, self.config.num_blocks)
+            if in_blocks < fitting:
+                fitting, why = in_blocks, f"what {self.config.num_blocks} blocks of {demand.block_size} tokens hold"
+        self.reasons.append(f"max_model_len {fitting}: {why}.")
+        return replace(demand, max_model_len=fitting)
+
+    def _longest_in_blocks(self, demand: Demand, num_blocks: int) -> int:
+        longest = longest_in_blocks(self.model, demand, num_blocks)
+        if longest == 0:
+            least = num_kv_blocks(self.model, replace(demand, max_model_len=1))
+            raise InvalidRequestError(
+                f"num_blocks is {num_blocks}, but one token of {self.config.model} needs {least};"
+                f" raise num_blocks to at least {least}.",
+                field="num_blocks",
+                value=num_blocks,
+            )
+        return longest
+
+    def _num_blocks(self, demand: Demand) -> int:
+        """As given, or enough for a stated number of sequences, or what is left of the budget."""
+        need, size = memory_need(self.model, demand), block_bytes(self.model, demand)
+        room = (self.budget - need.total + need.kv_cache) // size
+        if self.config.num_blocks is not None:
+            return self._check_given_blocks(self.config.num_blocks, room, size)
+        typical_len = min(TYPICAL_SEQUENCE_TOKENS, demand.max_model_len)
+        num_full = min(MIN_FULL_SEQUENCES, demand.max_num_seqs)
+        typical = replace(demand, concurrency=demand.max_num_seqs, max_model_len=typical_len)
+        full = replace(demand, concurrency=num_full)
+        wanted = max(num_kv_blocks(self.model, typical), num_kv_blocks(self.model, full))
+        num_blocks = min(wanted, room)
+        why = f"for {demand.max_num_seqs} sequences of {typical_len} tokens or {num_full} of {demand.max_model_len}"
+        if room < wanted:
+            why = f"all that fit in the {self._budget_in_words()}"
+        self.reasons.append(f"num_blocks {num_blocks} ({format_size(num_blocks * size)} when full): {why}.")
+        return num_blocks
+
+    def _check_given_blocks(self, num_blocks: int, room: int, size: int) -> int:
+        if num_blocks > room:
+            raise OutOfMemoryError(
+                f"num_blocks is {num_blocks}, but beside weights and activations only {max(0, room)} blocks of"
+                f" {format_size(size)} fit in the {self._budget_in_words()}; lower num_blocks or leave it out."
+            )
+        return num_blocks
+
+    def _scheduler(self, max_model_len: int) -> SchedulerConfig:
+        config = self.config
+        return SchedulerConfig(
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+            policy=config.scheduling_policy,
+            enable_chunked_prefill=config.enable_chunked_prefill,
+            enable_prefix_caching=config.enable_prefix_caching,
+            eviction_policy=config.eviction_policy,
+            num_steps_in_flight=config.num_steps_in_flight,
+        )
+
+    def _out_of_memory(self, demand: Demand) -> OutOfMemoryError:
+        plan = plan_memory(self.model, demand, self.budget)
+        need = plan.need
+        return OutOfMemoryError(
+            f"{self.config.model} in {demand.dtype} with a context of {demand.max_model_len} tokens needs"
+            f" {format_size(need.total)} (weights {format_size(need.weights)}, KV cache {format_size(need.kv_cache)},"
+            f" activations {format_size(need.activations)}, runtime {format_size(need.runtime)}), more than the"
+            f" {self._budget_in_words()}; {plan.remedy}."
+        )
+
+    def _budget_in_words(self) -> str:
+        share, free = self.config.memory_utilization, format_size(self.machine.free_memory)
+        return (
+            f"{format_size(self.budget)} that memory_utilization={share} allows of {free}"
+            f" ({self.machine.memory_limited_by})"
+        )

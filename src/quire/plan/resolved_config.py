@@ -1,0 +1,52 @@
+"""The one frozen configuration that an engine runs with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.config import SchedulerConfig
+from quire.core.kv_layout import KVCacheConfig, num_blocks_per_sequence
+from quire.plan.dtype import ResolvedDType
+from quire.plan.memory import MemoryPlan
+
+ResolvedBackend = Literal["torch", "reference"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig:
+    """What the engine runs with. `reasons` has one line for each value that was chosen and not given."""
+
+    model: str
+    dtype: ResolvedDType
+    max_model_len: int
+    kv_cache: KVCacheConfig
+    scheduler: SchedulerConfig
+    backend: ResolvedBackend
+    num_threads: int
+    seed: int | None
+    memory: MemoryPlan
+    """What one sequence of the whole context needs beside the KV of the others."""
+    reasons: tuple[str, ...]
+
+    @property
+    def block_size(self) -> int:
+        return self.kv_cache.block_size
+
+    @property
+    def num_blocks(self) -> int:
+        return self.kv_cache.num_blocks
+
+    @property
+    def max_concurrency(self) -> float:
+        """How many sequences of max_model_len tokens the KV cache holds."""
+        per_sequence = num_blocks_per_sequence(self.kv_cache.groups, self.block_size, self.max_model_len)
+        return (self.num_blocks - 1) / per_sequence
+
+    @property
+    def kv_cache_line(self) -> str:
+        """What every start prints."""
+        return (
+            f"KV cache: {self.num_blocks:,} blocks × {self.block_size} tokens; maximum concurrency for"
+            f" {self.max_model_len:,} tokens per request: {self.max_concurrency:.2f}×"
+        )

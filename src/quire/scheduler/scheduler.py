@@ -1,0 +1,261 @@
+"""Continuous batching: which tokens of which sequences run in the next step, and what its result changes.
+
+There is no prefill and no decode here. A sequence has tokens that are known (or about to be) and not computed, and
+each step gives it a range of them: many of a new prompt, one of a sequence that samples.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from quire.cache.kv_cache_manager import KVCacheManager
+from quire.config import SchedulerConfig
+from quire.core.sequence import FinishReason, Sequence, SequenceStatus
+from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
+from quire.errors import InvalidRequestError
+from quire.scheduler.policies import POLICIES, SequenceQueue
+from quire.scheduler.step_builder import StepBuilder
+from quire.scheduler.stopping import append_tokens
+
+MAX_PREEMPTIONS = 3
+"""After so many a sequence is protected: it is admitted only where it can stay until it is done."""
+
+
+class RowUpdate(msgspec.Struct):
+    """What one step did to one sequence. Its row started at token `start`, which places `prompt_logprobs`."""
+
+    sequence: Sequence
+    start: int
+    new_token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+
+
+class Scheduler:
+    """Owns the sequences' counters and status. Call `plan`, run the step, `commit`; several steps may be in flight."""
+
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
+        self.kv = kv
+        self.num_preemptions = 0
+        self._config = config
+        self._policy = POLICIES[config.policy]
+        self._waiting = SequenceQueue(self._policy)
+        self._running = SequenceQueue(self._policy)
+        self._forked: list[Sequence] = []
+        """Running, but still sharing the block they will write to."""
+        self._kept: dict[int, Sequence] = {}
+        """Finished sequences that keep their blocks for a fork."""
+        self._builder = StepBuilder(kv)
+        self._in_flight: deque[tuple[StepPlan, list[Sequence]]] = deque()
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def check_fits(self, num_prompt_tokens: int, max_num_tokens: int) -> None:
+        """Raise InvalidRequestError if such a sequence could not finish even with the whole cache to itself.
+
+        The last token's KV is never written, so max_num_tokens - 1 tokens need room.
+        """
+        longest_chunk = 1 if self._config.enable_chunked_prefill else max_num_tokens - 1
+        num_blocks = self.kv.num_blocks_at_most(max_num_tokens - 1, longest_chunk)
+        if not 0 < num_prompt_tokens < max_num_tokens or max_num_tokens > self._config.max_model_len:
+            raise InvalidRequestError(
+                f"A prompt of {num_prompt_tokens} tokens in a sequence of at most {max_num_tokens} cannot run: the prompt"
+                f" needs a token, the output too, and both must fit in max_model_len ({self._config.max_model_len}).",
+                field="max_tokens",
+                value=max_num_tokens - num_prompt_tokens,
+            )
+        if num_blocks > self.kv.pool.num_blocks:
+            raise InvalidRequestError(
+                f"A prompt of {num_prompt_tokens} tokens with {max_num_tokens - num_prompt_tokens} tokens of output needs"
+                f" {num_blocks} KV blocks of {self.kv.config.block_size} tokens and there are {self.kv.pool.num_blocks}:"
+                " lower max_tokens, shorten the prompt, or raise num_blocks or memory_utilization.",
+                field="max_tokens",
+                value=max_num_tokens - num_prompt_tokens,
+            )
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence. Raises InvalidRequestError as `check_fits` does."""
+        self.check_fits(sequence.num_known, sequence.max_num_tokens)
+        self._waiting.add(sequence)
+
+    def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> None:
+        """Add a sequence whose first `num_tokens` tokens are its parent's: it shares their blocks, copy on write.
+
+        If the batch is full or the parent's blocks are gone it waits like a new one, and finds what is left of
+        them through the prefix cache.
+        """
+        assert num_tokens < child.num_known, "a fork must have a token to compute"
+        self.check_fits(child.num_known, child.max_num_tokens)
+        roomy = len(self._running) < self._config.max_num_seqs and self._keeps_promises(child)
+        if not (roomy and num_tokens <= parent.num_planned and self.kv.fork(parent, child, num_tokens)):
+            self._waiting.add(child)
+            return
+        child.num_planned = child.num_computed = num_tokens
+        child.status = SequenceStatus.RUNNING
+        self._running.add(child)
+        self._forked.append(child)
+
+    def abort(self, sequence: Sequence) -> None:
+        self.finish(sequence, FinishReason.ABORT)
+
+    def finish(self, sequence: Sequence, reason: FinishReason, stop_reason: int | str | None = None) -> None:
+        """End a sequence wherever it is; what steps in flight still return for it is ignored. Idempotent."""
+        if sequence.finished:
+            return
+        queue = self._running if sequence.status is SequenceStatus.RUNNING else self._waiting
+        queue.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        sequence.finish_reason = reason
+        sequence.stop_reason = stop_reason
+        self._builder.release_row(sequence)
+        if sequence.keep_blocks:
+            self._kept[sequence.seq_id] = sequence
+        else:
+            self.kv.free(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        """Give back the blocks that a finished `keep_blocks` sequence kept."""
+        sequence.keep_blocks = False
+        if self._kept.pop(sequence.seq_id, None) is not None:
+            self.kv.free(sequence)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached content. False, and nothing changes, while sequences hold blocks."""
+        return self.kv.reset_prefix_cache()
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None if nothing can run before the steps in flight are committed.
+
+        Running sequences come before waiting ones, so that a long prompt never stalls decoding.
+        """
+        self._settle_forks()
+        budget = self._plan_running(self._config.max_num_batched_tokens)
+        self._admit(budget)
+        step = self._builder.build()
+        if step is None:
+            assert self._in_flight or not self.has_unfinished, "unfinished sequences, and nothing to run or wait for"
+            return None
+        self._in_flight.append(step)
+        return step[0]
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[RowUpdate]:
+        """Take in the result of the oldest step in flight."""
+        planned, sequences = self._in_flight.popleft()
+        assert planned.step_id == plan.step_id == result.step_id, "steps are committed in the order of their plans"
+        updates = []
+        for sequence, row, row_result in zip(sequences, plan.rows, result.rows, strict=True):
+            update = self._commit_row(sequence, row, row_result)
+            if update is not None:
+                updates.append(update)
+        return updates
+
+    def _settle_forks(self) -> None:
+        """Copy on write. The newcomers copy, before anyone is planned: their parents' tables never change."""
+        for child in self._forked:
+            if child.status is SequenceStatus.RUNNING and not self.kv.make_writable(child, child.num_planned):
+                self._send_back(child)
+        self._forked.clear()
+
+    def _plan_running(self, budget: int) -> int:
+        """Plan the running sequences, first in order first; returns what is left of the budget."""
+        running = self._running.sequences
+        chunked = self._config.enable_chunked_prefill
+        index = 0
+        while index < len(running) and budget > 0:
+            sequence = running[index]
+            start = sequence.num_planned
+            end = newest = len(sequence.token_ids) + sequence.num_samples_in_flight
+            if chunked and end - start > 1:
+                # One token is left for each sequence behind, so that none of them stalls.
+                end = min(end, start + max(1, budget - (len(running) - index - 1)))
+            index += 1
+            if newest >= sequence.max_num_tokens:
+                continue  # Its last token is in flight.
+            new_block_ids = None
+            if end - start > 1 or end > self.kv.capacity(sequence):
+                new_block_ids, end = self._make_room(index - 1, end)
+            if end > start:
+                self._plan_row(sequence, end, end == newest, new_block_ids)
+                budget -= end - start
+        return budget
+
+    def _make_room(self, index: int, end: int) -> tuple[list[list[int]] | None, int]:
+        """Extend a running sequence's tables up to token `end`, at the expense of those after it.
+
+        Returns the new blocks and how far they reach. With nobody left to preempt, the first in order takes what
+        there is, and the others stay where they are for this step: whoever is before them will finish.
+        """
+        sequence = self._running.sequences[index]
+        start = sequence.num_planned
+        while (new_block_ids := self.kv.extend(sequence, start, end)) is None:
+            if self._preempt_after(index):
+                continue
+            if index > 0:
+                return None, start
+            end = self.kv.reachable_end(sequence)
+            assert end > start, f"{sequence!r} has the cache to itself and does not fit"
+        return new_block_ids, end
+
+    def _admit(self, budget: int) -> None:
+        """Start waiting sequences, strictly in order, while sequences, tokens and blocks allow."""
+        whole_prompt_due = not self._config.enable_chunked_prefill
+        while self._waiting and len(self._running) < self._config.max_num_seqs:
+            sequence = self._waiting.sequences[0]
+            if budget <= 0 or sequence.num_steps_in_flight or not self._keeps_promises(sequence):
+                return
+            num_tokens = self._start(sequence, sequence.num_known if whole_prompt_due else budget)
+            if not num_tokens:
+                return
+            budget -= num_tokens
+            # Without chunks the first prompt of a step may exceed the budget, or it would never run.
+            whole_prompt_due = False
+
+    def _start(self, sequence: Sequence, budget: int) -> int:
+        """Move a waiting sequence to the running ones and plan its first range; returns the tokens planned, or 0."""
+        hit = self.kv.find_prefix(sequence)
+        start, end = hit.num_tokens, min(sequence.num_known, hit.num_tokens + budget)
+        if end < sequence.num_known and not self._config.enable_chunked_prefill:
+            return 0
+        if not self._running:
+            end = min(end, self.kv.reachable_end_after(hit))
+        # A block for each running sequence stays free, or the newcomer would be preempted again at once.
+        if end <= start or not self.kv.admit(sequence, hit, end, headroom=len(self._running)):
+            return self._start(sequence, budget) if not self._running and self._reclaim_kept() else 0
+        if sequence.num_preemptions == 0:
+            sequence.num_cached_tokens = min(start, sequence.num_prompt_tokens)
+            self.kv.num_prefix_query_tokens += sequence.num_prompt_tokens
+            self.kv.num_prefix_hit_tokens += sequence.num_cached_tokens
+        self._waiting.remove(sequence)
+        self._running.add(sequence)
+        sequence.status = SequenceStatus.RUNNING
+        sequence.num_planned = sequence.num_computed = start
+        self._plan_row(sequence, end, end == sequence.num_known, None)
+        return end - start
+
+    def _plan_row(self, sequence: Sequence, end: int, samples: bool, new_block_ids: list[list[int]] | None) -> None:
+        self._builder.add_row(sequence, sequence.num_planned, end, samples, new_block_ids)
+        sequence.num_planned = end
+        sequence.num_steps_in_flight += 1
+        sequence.num_samples_in_flight += samples
+
+    def _commit_row(self, sequence: Sequence, row: RowPlan, result: RowResult) -> RowUpdate | None:
+        """None if the sequence was finished meanwhile. A preempted one keeps the token it sampled."""
+        sequence.num_steps_in_flight -= 1
+        sequence.num_samples_in_flight -= row.samples
+        if result.error is not None:
+            self._fail(sequence, result.error)
+        elif sequence.status is SequenceStatus.RUNNING:
+            sequence.num_computed = row.start + row.num_tokens
+        ...

@@ -1,0 +1,143 @@
+"""The streaming face: deltas add up, leaving early aborts, ids are kept apart, death is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, AsyncLLM, SamplingParams
+from quire.core.sampling_params import OutputKind
+from quire.errors import EngineDeadError, InvalidRequestError
+
+PROMPT = list(range(60, 100))
+
+
+def greedy(**fields: Any) -> SamplingParams:
+    return SamplingParams(**{"temperature": 0.0, "max_tokens": 20, "ignore_eos": True, **fields})
+
+
+def run(tiny_llama: Path, body: Callable[[AsyncLLM], Coroutine[Any, Any, None]], **config: Any) -> None:
+    async def main() -> None:
+        async with AsyncLLM(str(tiny_llama), dtype="float32", num_blocks=100, **config) as llm:
+            await asyncio.wait_for(body(llm), 60)
+
+    asyncio.run(main())
+
+
+async def idle(llm: AsyncLLM) -> None:
+    """Wait until the engine thread has nothing left, then check that no block is held."""
+    while llm._engine.client.has_unfinished:
+        await asyncio.sleep(0.01)
+    assert llm._engine.client.engine.scheduler.kv.num_held_blocks == 0
+
+
+def test_deltas_add_up_to_the_offline_answer(tiny_llama: Path) -> None:
+    with LLM(str(tiny_llama), dtype="float32", num_blocks=100) as llm:
+        expected = llm.generate(PROMPT, greedy(), use_tqdm=False)[0].outputs[0]
+
+    async def body(llm: AsyncLLM) -> None:
+        text, token_ids, num_outputs = "", [], 0
+        async for output in llm.generate(PROMPT, greedy(output_kind=OutputKind.DELTA)):
+            text += output.outputs[0].text
+            token_ids += output.outputs[0].token_ids
+            num_outputs += 1
+        assert (text, token_ids) == (expected.text, expected.token_ids)
+        assert num_outputs > 10
+        assert output.finished
+
+    run(tiny_llama, body)
+
+
+def test_many_streams_at_once(tiny_llama: Path) -> None:
+    async def collect(llm: AsyncLLM, prompt: list[int]) -> list[int]:
+        async for output in llm.generate(prompt, greedy()):
+            last = output
+        return last.outputs[0].token_ids
+
+    async def body(llm: AsyncLLM) -> None:
+        prompts = [PROMPT[:k] for k in range(1, 17)]
+        together = await asyncio.gather(*(collect(llm, prompt) for prompt in prompts))
+        assert together == [await collect(llm, prompt) for prompt in prompts]
+
+    run(tiny_llama, body)
+
+
+@pytest.mark.parametrize("num_steps_in_flight", [1, 2])
+def test_leaving_early_frees_the_blocks(tiny_llama: Path, num_steps_in_flight: int) -> None:
+    async def body(llm: AsyncLLM) -> None:
+        stream = llm.generate(PROMPT, greedy(max_tokens=400))
+        async for _ in stream:
+            break
+        await stream.aclose()
+        await idle(llm)
+
+        async def consume() -> None:
+            async for _ in llm.generate(PROMPT, greedy(max_tokens=400)):
+                pass
+
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await idle(llm)
+
+    run(tiny_llama, body, num_steps_in_flight=num_steps_in_flight)
+
+
+def test_abort_by_id_ends_the_stream(tiny_llama: Path) -> None:
+    async def body(llm: AsyncLLM) -> None:
+        num_outputs, last = 0, None
+        async for output in llm.generate(PROMPT, greedy(max_tokens=400), request_id="mine"):
+            num_outputs, last = num_outputs + 1, output
+            if num_outputs == 3:
+                await llm.abort("mine")
+        assert last is not None
+        assert last.outputs[0].finish_reason == "abort"
+        assert num_outputs < 400
+        await llm.abort("unknown")
+        await idle(llm)
+
+    run(tiny_llama, body)
+
+
+def test_an_id_in_use_is_refused_and_its_owner_goes_on(tiny_llama: Path) -> None:
+    async def body(llm: AsyncLLM) -> None:
+        first = llm.generate(PROMPT, greedy(), request_id="same")
+        await anext(first)
+        with pytest.raises(InvalidRequestError, match="same"):
+            await anext(llm.generate(PROMPT, greedy(), request_id="same"))
+        async for output in first:
+            last = output
+        assert len(last.outputs[0].token_ids) == 20
+
+    run(tiny_llama, body)
+
+
+def test_bad_input_is_refused_before_the_engine_sees_it(tiny_llama: Path) -> None:
+    async def body(llm: AsyncLLM) -> None:
+        with pytest.raises(InvalidRequestError):
+            await anext(llm.generate([], greedy()))
+        await idle(llm)
+
+    run(tiny_llama, body)
+
+
+def test_shutdown_ends_pending_streams(tiny_llama: Path) -> None:
+    async def main() -> None:
+        llm = AsyncLLM(str(tiny_llama), num_blocks=100)
+        stream = llm.generate(PROMPT, greedy(max_tokens=400))
+        await anext(stream)
+        await asyncio.to_thread(llm.shutdown)
+        with pytest.raises(EngineDeadError):
+            async for _ in stream:
+                pass
+        with pytest.raises(EngineDeadError):
+            await anext(llm.generate(PROMPT, greedy()))
+        assert llm.errored
+
+    asyncio.run(main())

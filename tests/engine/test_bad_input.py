@@ -1,0 +1,104 @@
+"""Bad input gets one clear sentence, and nothing is lost: the engine lives and no block leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.errors import ChatTemplateError, InvalidRequestError, ModelNotFoundError
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_llama: Path) -> Iterator[LLM]:
+    with LLM(str(tiny_llama), dtype="float32", max_model_len=64, num_blocks=20) as llm:
+        yield llm
+
+
+def refuse(llm: LLM, prompt: Any, params: SamplingParams = GREEDY) -> str:
+    """The prompt is refused, its good neighbour is not started, and the engine answers afterwards as before."""
+    good = [65, 66, 67]
+    before = llm.generate(good, GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    with pytest.raises(InvalidRequestError) as refusal:
+        llm.generate([good, prompt], [GREEDY, params], use_tqdm=False)
+    scheduler = llm._engine.client.engine.scheduler
+    assert not llm._engine.client.has_unfinished
+    assert scheduler.kv.num_held_blocks == 0
+    assert llm.generate(good, GREEDY, use_tqdm=False)[0].outputs[0].token_ids == before
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("prompt", ["", [], {"prompt": ""}, {"prompt_token_ids": []}])
+def test_empty_prompt(llm: LLM, prompt: Any) -> None:
+    assert "no tokens" in refuse(llm, prompt)
+
+
+def test_prompt_as_long_as_the_context(llm: LLM) -> None:
+    message = refuse(llm, [65] * 64)
+    assert "64 tokens" in message
+    assert "at most 63" in message
+    assert "max_model_len" in message
+    assert len(llm.generate([65] * 63, GREEDY, use_tqdm=False)[0].outputs[0].token_ids) == 1
+
+
+@pytest.mark.parametrize("bad", [-1, 320, 2**31, 2**63, True, 1.5, "a", None])
+def test_token_ids_out_of_range(llm: LLM, bad: Any) -> None:
+    message = refuse(llm, {"prompt_token_ids": [65, bad]})
+    assert repr(bad) in message
+    assert "319" in message
+
+
+@pytest.mark.parametrize("prompt", [3, None, {"text": "x"}, {"prompt": 5}, b"bytes"])
+def test_prompts_of_no_known_form(llm: LLM, prompt: Any) -> None:
+    assert "prompt" in refuse(llm, prompt)
+
+
+@pytest.mark.parametrize("field", ["stop_token_ids", "allowed_token_ids"])
+def test_sampling_token_ids_beyond_the_vocabulary(llm: LLM, field: str) -> None:
+    assert "320" in refuse(llm, [65], SamplingParams(**{field: [320]}))
+    assert "320" in refuse(llm, [65], SamplingParams(logit_bias={320: 1.0}))
+
+
+def test_more_min_tokens_than_the_context_holds(llm: LLM) -> None:
+    assert "min_tokens" in refuse(llm, [65] * 10, SamplingParams(min_tokens=60, max_tokens=None))
+
+
+def test_a_request_that_can_never_fit_is_refused_at_once(tiny_llama: Path) -> None:
+    with LLM(str(tiny_llama), max_model_len=256, num_blocks=5) as llm:
+        message = refuse(llm, [65] * 70)
+    assert "num_blocks" in message
+
+
+def test_as_many_params_as_prompts(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="1 sampling_params for 2 prompts"):
+        llm.generate([[65], [66]], [GREEDY], use_tqdm=False)
+
+
+def test_templates_that_fail(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    for template in (
+        "{{ raise_exception('no') }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{% for x in range(10**9) %}a{% endfor %}",
+    ):
+        with pytest.raises(ChatTemplateError):
+            llm.chat(messages, GREEDY, chat_template=template, use_tqdm=False)
+
+
+def test_unknown_model() -> None:
+    with pytest.raises(ModelNotFoundError, match="smollm2"):
+        LLM("no-such-model")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("block_size", 0), ("memory_utilization", 0.0), ("dtype", "float8"), ("max_num_seqs", True), ("num_blocks", 1)],
+)
+def test_engine_config_rules(tiny_llama: Path, field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=field):
+        LLM(str(tiny_llama), **{field: value})

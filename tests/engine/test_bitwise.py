@@ -1,0 +1,158 @@
+"""Bitwise scheduling invariance (ADR 5): how a request is scheduled never changes a bit of its answer."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, RequestOutput, SamplingParams
+
+REFERENCE = {"backend": "reference", "dtype": "float32", "seed": 7}
+PROBE_LENGTH = 70
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that must not change: tokens, and logprobs compared as exact floats."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[tuple[tuple[int, float, int | None], ...], ...]
+    prompt_logprobs: tuple[tuple[tuple[int, float, int | None], ...], ...]
+
+
+def answer(output: RequestOutput) -> Answer:
+    def freeze(positions: Any) -> tuple[tuple[tuple[int, float, int | None], ...], ...]:
+        return tuple(
+            tuple((token_id, entry.logprob, entry.rank) for token_id, entry in position.items())
+            for position in positions or ()
+            if position is not None
+        )
+
+    sample = output.outputs[0]
+    return Answer(tuple(sample.token_ids), freeze(sample.logprobs), freeze(output.prompt_logprobs))
+
+
+def prompts(count: int, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(256) for _ in range(rng.randrange(1, 150))] for _ in range(count)]
+
+
+PROBE = [random.Random(99).randrange(256) for _ in range(PROBE_LENGTH)]
+PROBE_PARAMS = [
+    SamplingParams(temperature=0.0, max_tokens=12, logprobs=3, ignore_eos=True),
+    SamplingParams(temperature=0.9, top_p=0.9, top_k=50, seed=5, max_tokens=12, logprobs=3, ignore_eos=True),
+]
+NEIGHBOUR = SamplingParams(temperature=1.0, max_tokens=9, ignore_eos=True)
+
+
+def alone(model: Path, params: SamplingParams, **config: Any) -> Answer:
+    with LLM(str(model), **{**REFERENCE, **config}) as llm:
+        return answer(llm.generate(PROBE, params, use_tqdm=False)[0])
+
+
+def among(llm: LLM, params: SamplingParams, num_neighbours: int, position: int) -> Answer:
+    batch: list[Any] = prompts(num_neighbours, seed=num_neighbours)
+    batch.insert(position, PROBE)
+    chosen = [NEIGHBOUR] * len(batch)
+    chosen[position] = params
+    return answer(llm.generate(batch, chosen, use_tqdm=False)[position])
+
+
+@pytest.fixture(params=["tiny_llama", "tiny_gemma"])
+def model(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.getfixturevalue(request.param)
+    return path
+
+
+@pytest.mark.parametrize("params", PROBE_PARAMS, ids=["greedy", "seeded"])
+def test_alone_and_at_every_position_of_batches(model: Path, params: SamplingParams) -> None:
+    expected = alone(model, params)
+    with LLM(str(model), **REFERENCE, enable_prefix_caching=False) as llm:
+        for num_neighbours in (1, 2, 7):
+            for position in range(num_neighbours + 1):
+                assert among(llm, params, num_neighbours, position) == expected, (num_neighbours, position)
+        for position in (0, 31, 63):
+            assert among(llm, params, 63, position) == expected, position
+
+
+@pytest.mark.parametrize("params", PROBE_PARAMS, ids=["greedy", "seeded"])
+@pytest.mark.parametrize("budget", [16, 23, 64, 2048])
+def test_chunk_budgets(model: Path, params: SamplingParams, budget: int) -> None:
+    expected = alone(model, params)
+    with LLM(str(model), **REFERENCE, max_num_batched_tokens=budget, max_num_seqs=min(budget, 16)) as llm:
+        assert among(llm, params, 5, 3) == expected
+
+
+def test_prefix_cache_cold_and_warm(model: Path) -> None:
+    expected = alone(model, PROBE_PARAMS[0], enable_prefix_caching=False)
+    with LLM(str(model), **REFERENCE) as llm:
+        cold = llm.generate(PROBE, PROBE_PARAMS[0], use_tqdm=False)[0]
+        warm = llm.generate(PROBE, PROBE_PARAMS[0], use_tqdm=False)[0]
+        together = llm.generate([PROBE] * 4, PROBE_PARAMS[0], use_tqdm=False)
+    assert cold.num_cached_tokens == 0
+    assert warm.num_cached_tokens == PROBE_LENGTH // 16 * 16
+    assert {answer(output) for output in (cold, warm, *together)} == {expected}
+
+
+@pytest.mark.parametrize("params", PROBE_PARAMS, ids=["greedy", "seeded"])
+@pytest.mark.parametrize("num_steps_in_flight", [1, 2])
+def test_forced_preemption(tiny_llama: Path, params: SamplingParams, num_steps_in_flight: int) -> None:
+    expected = alone(tiny_llama, params)
+    config = {**REFERENCE, "num_blocks": 26, "max_model_len": 256, "enable_prefix_caching": False}
+    long = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
+    with LLM(str(tiny_llama), **config, num_steps_in_flight=num_steps_in_flight) as llm:
+        batch = [[1] * 40, [2] * 40, [3] * 40, PROBE]
+        outputs = llm.generate(batch, [long, long, long, params], use_tqdm=False)
+    assert sum(output.metrics.num_preemptions for output in outputs) > 0
+    assert answer(outputs[3]) == expected
+
+
+@pytest.mark.parametrize("params", PROBE_PARAMS, ids=["greedy", "seeded"])
+def test_two_steps_in_flight(model: Path, params: SamplingParams) -> None:
+    expected = alone(model, params)
+    with LLM(str(model), **REFERENCE, num_steps_in_flight=2) as llm:
+        assert among(llm, params, 6, 2) == expected
+
+
+def test_prompt_logprobs_do_not_depend_on_chunks(model: Path) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=2)
+    whole = alone(model, params)
+    chunked = alone(model, params, max_num_batched_tokens=16, max_num_seqs=4)
+    assert len(whole.prompt_logprobs) == PROBE_LENGTH - 1
+    assert chunked == whole
+
+
+def test_samples_of_one_request_equal_requests_of_their_own(model: Path) -> None:
+    """A fork shares blocks copy on write; its tokens are those of a request with the fork's seed."""
+    params = SamplingParams(temperature=1.0, seed=11, n=4, max_tokens=20, ignore_eos=True)
+    with LLM(str(model), **REFERENCE) as llm:
+        forked = llm.generate(PROBE, params, use_tqdm=False)[0].outputs
+        stride = 0x9E3779B97F4A7C15
+        for sample in forked:
+            seed = (11 + sample.index * stride) % 2**64
+            single = SamplingParams(temperature=1.0, seed=seed, max_tokens=20, ignore_eos=True)
+            assert llm.generate(PROBE, single, use_tqdm=False)[0].outputs[0].token_ids == sample.token_ids
+    assert len({tuple(sample.token_ids) for sample in forked}) > 1
+
+
+@pytest.mark.nightly
+@pytest.mark.real
+def test_real_model(smollm2: str) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=16, logprobs=3, ignore_eos=True)
+    with LLM(smollm2, **REFERENCE) as llm:
+        probe = llm.get_tokenizer().encode(
+            "The scheduler of an inference engine decides which tokens to compute next. " * 6
+        )
+        expected = answer(llm.generate(probe, params, use_tqdm=False)[0])
+        for position in (0, 31, 63):
+            batch: list[Any] = list(prompts(63, seed=3))
+            batch.insert(position, probe)
+            output = llm.generate(batch, params, use_tqdm=False)[position]
+            assert answer(output) == expected, position
+    for config in ({"max_num_batched_tokens": 16}, {"max_num_batched_tokens": 100}, {"num_steps_in_flight": 2}):
+        with LLM(smollm2, **REFERENCE, **config) as llm:
+            assert answer(llm.generate(probe, params, use_tqdm=False)[0]) == expected, config
