@@ -32,7 +32,7 @@ async def idle(llm: AsyncLLM) -> None:
     """Wait until the engine thread has nothing left, then check that no block is held."""
     while llm._engine.client.has_unfinished:
         await asyncio.sleep(0.01)
-    assert llm._engine.client.engine.scheduler.kv.num_held_blocks == 0
+    assert llm._engine.client.engine.scheduler.kv.pool.num_held == 0
 
 
 def test_deltas_add_up_to_the_offline_answer(tiny_llama: Path) -> None:

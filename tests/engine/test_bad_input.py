@@ -28,7 +28,7 @@ def refuse(llm: LLM, prompt: Any, params: SamplingParams = GREEDY) -> str:
         llm.generate([good, prompt], [GREEDY, params], use_tqdm=False)
     scheduler = llm._engine.client.engine.scheduler
     assert not llm._engine.client.has_unfinished
-    assert scheduler.kv.num_held_blocks == 0
+    assert scheduler.kv.pool.num_held == 0
     assert llm.generate(good, GREEDY, use_tqdm=False)[0].outputs[0].token_ids == before
     return str(refusal.value)
 

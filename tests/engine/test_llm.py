@@ -27,7 +27,7 @@ def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     if "llm" in request.fixturenames:
         scheduler = request.getfixturevalue("llm")._engine.client.engine.scheduler
         assert not scheduler.has_unfinished
-        assert scheduler.kv.num_held_blocks == 0
+        assert scheduler.kv.pool.num_held == 0
 
 
 def greedy(**fields: object) -> SamplingParams:

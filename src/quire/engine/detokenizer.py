@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 
 from quire.core.sampling_params import SamplingParams
@@ -34,9 +35,8 @@ class IncrementalDetokenizer:
         )
         self._num_tokens = 0
         self._num_chars = 0
-        self._released: list[str] = []
-        self._num_taken = 0
-        """Pieces of `_released` already handed out by take_delta."""
+        self._text = io.StringIO()
+        self._untaken: list[str] = []
         self._held = ""
         self._finished = False
         self.stop_reason: str | None = None
@@ -44,12 +44,7 @@ class IncrementalDetokenizer:
     @property
     def text(self) -> str:
         """All that is safe to release."""
-        if len(self._released) > 1:
-            taken = "".join(self._released[: self._num_taken])
-            rest = "".join(self._released[self._num_taken :])
-            self._released = [part for part in (taken, rest) if part]
-            self._num_taken = 1 if taken else 0
-        return "".join(self._released)
+        return self._text.getvalue()
 
     def append(self, token_ids: Iterable[int]) -> str | None:
         """Take in tokens. Returns the stop string that ends the text, if one does; later tokens are ignored.
@@ -67,8 +62,8 @@ class IncrementalDetokenizer:
 
     def take_delta(self) -> str:
         """What became safe to release since the last call."""
-        delta = "".join(self._released[self._num_taken :])
-        self._num_taken = len(self._released)
+        delta = "".join(self._untaken)
+        self._untaken.clear()
         return delta
 
     def finish(self) -> None:
@@ -103,5 +98,6 @@ class IncrementalDetokenizer:
 
     def _release(self, text: str) -> None:
         if text:
-            self._released.append(text)
+            self._text.write(text)
+            self._untaken.append(text)
             self._held = self._held[len(text) :]

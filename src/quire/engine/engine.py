@@ -33,8 +33,7 @@ class Engine:
     def add_request(self, request: Request) -> None:
         """Queue a request for the next step. Raises InvalidRequestError if it could never finish, even alone."""
         self._check_alive()
-        num_sequences = request.beam_search.beam_width if request.beam_search is not None else 1
-        self.scheduler.check_fits(request.max_num_tokens, num_sequences)
+        self.scheduler.check_fits(len(request.prompt_token_ids), request.max_num_tokens)
         self._inbox.append(request)
 
     def finish_sample(self, request_id: str, index: int, stop_reason: str) -> None:

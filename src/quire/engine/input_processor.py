@@ -59,7 +59,7 @@ class InputProcessor:
             prompt_token_ids=token_ids,
             sampling_params=self._with_bad_words(params),
             beam_search=beam_search,
-            eos_token_ids=list(self._model.eos_token_ids),
+            eos_token_ids=list(self._tokenizer.eos_token_ids),
             max_num_tokens=self._max_num_tokens(token_ids, params, beam_search),
             seed=self._resolve_seed(params, number),
             priority=priority,

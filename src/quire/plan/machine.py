@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +61,8 @@ def _read_int(path: Path) -> int | None:
 
 def _proc_meminfo(root: Path) -> dict[str, int]:
     """/proc/meminfo in bytes; empty where there is none."""
-    found = {}
-    for line in (_read(root / "proc/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        number, _, unit = value.strip().partition(" ")
-        found[name] = int(number) * (1024 if unit == "kB" else 1)
-    return found
+    text = _read(root / "proc/meminfo") or ""
+    return {name: 1024 * int(kib) for name, kib in re.findall(r"^(\S+):\s+(\d+) kB$", text, re.MULTILINE)}
 
 
 def _physical_memory() -> int:

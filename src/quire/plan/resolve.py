@@ -111,8 +111,9 @@ class _Resolver:
                 value=given,
             )
         fitting = largest_context(self.model, demand, self.budget)
-        if fitting < (given or min(SHORTEST_CONTEXT, limit)):
-            raise self._out_of_memory(demand)
+        least = given or min(SHORTEST_CONTEXT, limit)
+        if fitting < least:
+            raise self._out_of_memory(replace(demand, max_model_len=least))
         if given is not None:
             return demand
         why = "the model's own limit"

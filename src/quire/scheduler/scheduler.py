@@ -14,13 +14,10 @@ from quire.cache.kv_cache_manager import KVCacheManager
 from quire.config import SchedulerConfig
 from quire.core.sequence import FinishReason, Sequence, SequenceStatus
 from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
-from quire.errors import InvalidRequestError
+from quire.scheduler.guarantees import Guarantees, is_protected
 from quire.scheduler.policies import POLICIES, SequenceQueue
 from quire.scheduler.step_builder import StepBuilder
-from quire.scheduler.stopping import append_tokens
-
-MAX_PREEMPTIONS = 3
-"""After so many a sequence is protected: it is admitted only where it can stay until it is done."""
+from quire.scheduler.stopping import append_token
 
 
 class RowUpdate(msgspec.Struct):
@@ -40,13 +37,14 @@ class Scheduler:
         self.kv = kv
         self.num_preemptions = 0
         self._config = config
-        self._policy = POLICIES[config.policy]
-        self._waiting = SequenceQueue(self._policy)
-        self._running = SequenceQueue(self._policy)
+        policy = POLICIES[config.policy]
+        self._waiting = SequenceQueue(policy)
+        self._running = SequenceQueue(policy)
         self._forked: list[Sequence] = []
         """Running, but still sharing the block they will write to."""
         self._kept: dict[int, Sequence] = {}
-        """Finished sequences that keep their blocks for a fork."""
+        """Finished, keeping their blocks for a fork; in the order they finished."""
+        self._guarantees = Guarantees(config, kv, policy)
         self._builder = StepBuilder(kv)
         self._in_flight: deque[tuple[StepPlan, list[Sequence]]] = deque()
 
@@ -63,30 +61,11 @@ class Scheduler:
         return bool(self._waiting or self._running)
 
     def check_fits(self, num_prompt_tokens: int, max_num_tokens: int) -> None:
-        """Raise InvalidRequestError if such a sequence could not finish even with the whole cache to itself.
-
-        The last token's KV is never written, so max_num_tokens - 1 tokens need room.
-        """
-        longest_chunk = 1 if self._config.enable_chunked_prefill else max_num_tokens - 1
-        num_blocks = self.kv.num_blocks_at_most(max_num_tokens - 1, longest_chunk)
-        if not 0 < num_prompt_tokens < max_num_tokens or max_num_tokens > self._config.max_model_len:
-            raise InvalidRequestError(
-                f"A prompt of {num_prompt_tokens} tokens in a sequence of at most {max_num_tokens} cannot run: the prompt"
-                f" needs a token, the output too, and both must fit in max_model_len ({self._config.max_model_len}).",
-                field="max_tokens",
-                value=max_num_tokens - num_prompt_tokens,
-            )
-        if num_blocks > self.kv.pool.num_blocks:
-            raise InvalidRequestError(
-                f"A prompt of {num_prompt_tokens} tokens with {max_num_tokens - num_prompt_tokens} tokens of output needs"
-                f" {num_blocks} KV blocks of {self.kv.config.block_size} tokens and there are {self.kv.pool.num_blocks}:"
-                " lower max_tokens, shorten the prompt, or raise num_blocks or memory_utilization.",
-                field="max_tokens",
-                value=max_num_tokens - num_prompt_tokens,
-            )
+        """Raise InvalidRequestError if such a sequence could never finish."""
+        self._guarantees.check_fits(num_prompt_tokens, max_num_tokens)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence. Raises InvalidRequestError as `check_fits` does."""
+        """Queue a new sequence. Raises InvalidRequestError if it could never finish."""
         self.check_fits(sequence.num_known, sequence.max_num_tokens)
         self._waiting.add(sequence)
 
@@ -96,16 +75,17 @@ class Scheduler:
         If the batch is full or the parent's blocks are gone it waits like a new one, and finds what is left of
         them through the prefix cache.
         """
-        assert num_tokens < child.num_known, "a fork must have a token to compute"
+        assert num_tokens < child.num_known, "a fork needs a token to compute"
         self.check_fits(child.num_known, child.max_num_tokens)
-        roomy = len(self._running) < self._config.max_num_seqs and self._keeps_promises(child)
-        if not (roomy and num_tokens <= parent.num_planned and self.kv.fork(parent, child, num_tokens)):
+        running = self._running.sequences
+        joins = len(running) < self._config.max_num_seqs and self._guarantees.can_join(running, child)
+        if joins and num_tokens <= parent.num_planned and self.kv.fork(parent, child, num_tokens):
+            child.num_planned = child.num_computed = num_tokens
+            child.status = SequenceStatus.RUNNING
+            self._running.add(child)
+            self._forked.append(child)
+        else:
             self._waiting.add(child)
-            return
-        child.num_planned = child.num_computed = num_tokens
-        child.status = SequenceStatus.RUNNING
-        self._running.add(child)
-        self._forked.append(child)
 
     def abort(self, sequence: Sequence) -> None:
         self.finish(sequence, FinishReason.ABORT)
@@ -136,7 +116,7 @@ class Scheduler:
         return self.kv.reset_prefix_cache()
 
     def plan(self) -> StepPlan | None:
-        """The next step, or None if nothing can run before the steps in flight are committed.
+        """The next step; None if nothing can run before a step in flight is committed.
 
         Running sequences come before waiting ones, so that a long prompt never stalls decoding.
         """
@@ -145,7 +125,7 @@ class Scheduler:
         self._admit(budget)
         step = self._builder.build()
         if step is None:
-            assert self._in_flight or not self.has_unfinished, "unfinished sequences, and nothing to run or wait for"
+            assert self._in_flight or not self.has_unfinished, "unfinished sequences, nothing to run or to wait for"
             return None
         self._in_flight.append(step)
         return step[0]
@@ -153,7 +133,7 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult) -> list[RowUpdate]:
         """Take in the result of the oldest step in flight."""
         planned, sequences = self._in_flight.popleft()
-        assert planned.step_id == plan.step_id == result.step_id, "steps are committed in the order of their plans"
+        assert planned.step_id == plan.step_id == result.step_id, "steps are committed in the order they were planned"
         updates = []
         for sequence, row, row_result in zip(sequences, plan.rows, result.rows, strict=True):
             update = self._commit_row(sequence, row, row_result)
@@ -162,7 +142,7 @@ class Scheduler:
         return updates
 
     def _settle_forks(self) -> None:
-        """Copy on write. The newcomers copy, before anyone is planned: their parents' tables never change."""
+        """Copy on write. Newcomers copy, before anyone is planned, so that their parents' tables never change."""
         for child in self._forked:
             if child.status is SequenceStatus.RUNNING and not self.kv.make_writable(child, child.num_planned):
                 self._send_back(child)
@@ -178,61 +158,61 @@ class Scheduler:
             start = sequence.num_planned
             end = newest = len(sequence.token_ids) + sequence.num_samples_in_flight
             if chunked and end - start > 1:
-                # One token is left for each sequence behind, so that none of them stalls.
+                # A token is left for each sequence behind, so that none of them stalls.
                 end = min(end, start + max(1, budget - (len(running) - index - 1)))
+            if newest < sequence.max_num_tokens:  # Else its last token is in flight.
+                new_block_ids = None
+                if end - start > 1 or end > self.kv.capacity(sequence):
+                    new_block_ids, end = self._make_room(index, end)
+                if end > start:
+                    self._plan_row(sequence, end, end == newest, new_block_ids)
+                    budget -= end - start
             index += 1
-            if newest >= sequence.max_num_tokens:
-                continue  # Its last token is in flight.
-            new_block_ids = None
-            if end - start > 1 or end > self.kv.capacity(sequence):
-                new_block_ids, end = self._make_room(index - 1, end)
-            if end > start:
-                self._plan_row(sequence, end, end == newest, new_block_ids)
-                budget -= end - start
         return budget
 
     def _make_room(self, index: int, end: int) -> tuple[list[list[int]] | None, int]:
         """Extend a running sequence's tables up to token `end`, at the expense of those after it.
 
-        Returns the new blocks and how far they reach. With nobody left to preempt, the first in order takes what
-        there is, and the others stay where they are for this step: whoever is before them will finish.
+        Returns the new blocks, and how far the sequence can be computed with them. When nobody is left to preempt,
+        the first in order makes do with what there is; any other stays as it is for this step.
         """
         sequence = self._running.sequences[index]
-        start = sequence.num_planned
-        while (new_block_ids := self.kv.extend(sequence, start, end)) is None:
-            if self._preempt_after(index):
+        while (new_block_ids := self.kv.extend(sequence, sequence.num_planned, end)) is None:
+            if self._preempt_after(index) or (index == 0 and self._reclaim_kept()):
                 continue
             if index > 0:
-                return None, start
+                return None, sequence.num_planned
             end = self.kv.reachable_end(sequence)
-            assert end > start, f"{sequence!r} has the cache to itself and does not fit"
+            assert end > sequence.num_planned, f"{sequence!r} has the cache to itself and does not fit"
         return new_block_ids, end
 
     def _admit(self, budget: int) -> None:
         """Start waiting sequences, strictly in order, while sequences, tokens and blocks allow."""
+        # Without chunks the first prompt of a step may exceed the budget; a long one would never run otherwise.
         whole_prompt_due = not self._config.enable_chunked_prefill
-        while self._waiting and len(self._running) < self._config.max_num_seqs:
+        while self._waiting and len(self._running) < self._config.max_num_seqs and budget > 0:
             sequence = self._waiting.sequences[0]
-            if budget <= 0 or sequence.num_steps_in_flight or not self._keeps_promises(sequence):
+            if sequence.num_steps_in_flight or not self._guarantees.can_join(self._running.sequences, sequence):
                 return
             num_tokens = self._start(sequence, sequence.num_known if whole_prompt_due else budget)
-            if not num_tokens:
+            if num_tokens:
+                budget -= num_tokens
+                whole_prompt_due = False
+            elif self._running or not self._reclaim_kept():
                 return
-            budget -= num_tokens
-            # Without chunks the first prompt of a step may exceed the budget, or it would never run.
-            whole_prompt_due = False
 
     def _start(self, sequence: Sequence, budget: int) -> int:
         """Move a waiting sequence to the running ones and plan its first range; returns the tokens planned, or 0."""
         hit = self.kv.find_prefix(sequence)
-        start, end = hit.num_tokens, min(sequence.num_known, hit.num_tokens + budget)
-        if end < sequence.num_known and not self._config.enable_chunked_prefill:
+        start, newest = hit.num_tokens, sequence.num_known
+        end = min(newest, start + budget)
+        if end < newest and not self._config.enable_chunked_prefill:
             return 0
         if not self._running:
             end = min(end, self.kv.reachable_end_after(hit))
-        # A block for each running sequence stays free, or the newcomer would be preempted again at once.
+        # A block for each running sequence stays free, or the newcomer would soon be preempted again.
         if end <= start or not self.kv.admit(sequence, hit, end, headroom=len(self._running)):
-            return self._start(sequence, budget) if not self._running and self._reclaim_kept() else 0
+            return 0
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = min(start, sequence.num_prompt_tokens)
             self.kv.num_prefix_query_tokens += sequence.num_prompt_tokens
@@ -241,7 +221,7 @@ class Scheduler:
         self._running.add(sequence)
         sequence.status = SequenceStatus.RUNNING
         sequence.num_planned = sequence.num_computed = start
-        self._plan_row(sequence, end, end == sequence.num_known, None)
+        self._plan_row(sequence, end, end == newest, None)
         return end - start
 
     def _plan_row(self, sequence: Sequence, end: int, samples: bool, new_block_ids: list[list[int]] | None) -> None:
@@ -250,12 +230,58 @@ class Scheduler:
         sequence.num_steps_in_flight += 1
         sequence.num_samples_in_flight += samples
 
+    def _preempt_after(self, index: int) -> bool:
+        """Preempt the last unprotected running sequence after `index`; False if there is none."""
+        for victim in reversed(self._running.sequences[index + 1 :]):
+            if not is_protected(victim):
+                self._send_back(victim)
+                victim.num_preemptions += 1
+                self.num_preemptions += 1
+                return True
+        return False
+
+    def _send_back(self, sequence: Sequence) -> None:
+        """From running to waiting. Its tokens will be computed again, except for those the prefix cache still has."""
+        self._running.remove(sequence)
+        self.kv.free(sequence)
+        self._builder.release_row(sequence)
+        sequence.status = SequenceStatus.WAITING
+        sequence.num_planned = sequence.num_computed = 0
+        self._waiting.add(sequence)
+
+    def _reclaim_kept(self) -> bool:
+        """Take the blocks of the last finished sequence that keeps them; a fork of it will recompute."""
+        if not self._kept:
+            return False
+        self.kv.free(self._kept.popitem()[1])
+        return True
+
     def _commit_row(self, sequence: Sequence, row: RowPlan, result: RowResult) -> RowUpdate | None:
         """None if the sequence was finished meanwhile. A preempted one keeps the token it sampled."""
         sequence.num_steps_in_flight -= 1
         sequence.num_samples_in_flight -= row.samples
+        ignored = sequence.finished
         if result.error is not None:
             self._fail(sequence, result.error)
-        elif sequence.status is SequenceStatus.RUNNING:
+            return None if ignored else RowUpdate(sequence, row.start, [])
+        if ignored:
+            return None
+        if sequence.status is SequenceStatus.RUNNING:
             sequence.num_computed = row.start + row.num_tokens
-        ...
+        update = RowUpdate(sequence, row.start, result.token_ids, result.logprobs, result.prompt_logprobs)
+        for num_appended, token_id in enumerate(result.token_ids, 1):
+            stop = append_token(sequence, token_id)
+            if stop is not None:
+                self.finish(sequence, stop.reason, stop.stop_reason)
+                update.new_token_ids = result.token_ids[:num_appended]
+                update.logprobs = result.logprobs and result.logprobs[:num_appended]
+                break
+        return update
+
+    def _fail(self, sequence: Sequence, error: str) -> None:
+        """End a sequence that could not be computed; nothing it wrote may be found or forked."""
+        if not sequence.finished:
+            sequence.error = error
+            self.finish(sequence, FinishReason.ERROR)
+        self.release(sequence)
+        self.kv.forget_content(sequence)

@@ -1,0 +1,118 @@
+"""A model on disk, whatever its format: its config, its tokenizer, its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Protocol
+
+from quire.checkpoint.families import gguf_weights, read_config, read_gguf_config
+from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf_tokenizer import read_gguf_tokenizer
+from quire.checkpoint.identity import digest_files
+from quire.checkpoint.model_config import ModelConfig
+from quire.checkpoint.reference import DirectoryModel, GGUFModel, resolve_model
+from quire.checkpoint.safetensors_files import SafetensorsFiles
+from quire.checkpoint.tokenizer_files import TokenizerFiles, read_json, read_tokenizer_files
+from quire.checkpoint.weights import WeightSource
+from quire.errors import CheckpointError
+
+
+class Checkpoint(Protocol):
+    """A model whose config has been read; the rest is read when asked for."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 (hex) of what determines the computation; see `quire.checkpoint.identity`."""
+
+    @property
+    def tokenizer(self) -> TokenizerFiles:
+        """Raises CheckpointError or UnsupportedModelError."""
+
+    @property
+    def num_bytes_on_disk(self) -> int:
+        """Size of the weight files."""
+
+    def open_weights(self) -> WeightSource:
+        """The caller closes it. Raises CheckpointError."""
+
+
+def open_checkpoint(reference: str, *, with_weights: bool = True) -> Checkpoint:
+    """Find a model (see `resolve_model`) and read its config.
+
+    `with_weights=False` is for planning: a directory or repository then needs no weight files. Code that comes with
+    a model (`auto_map`) is never loaded: the architecture must be one quire implements.
+    """
+    files = resolve_model(reference, with_weights=with_weights)
+    return GGUFCheckpoint(files) if isinstance(files, GGUFModel) else DirectoryCheckpoint(files)
+
+
+class GGUFCheckpoint:
+    """A model in one GGUF file."""
+
+    def __init__(self, files: GGUFModel) -> None:
+        self._path = files.path
+        self.name = files.name
+        self._file = GGUFFile(files.path)
+        self.config = read_gguf_config(self._file.metadata, str(files.path))
+
+    @cached_property
+    def identity(self) -> str:
+        return digest_files((), [self._path])
+
+    @cached_property
+    def tokenizer(self) -> TokenizerFiles:
+        return read_gguf_tokenizer(self._file.metadata, str(self._path), self.config.vocab_size, self.identity)
+
+    @property
+    def num_bytes_on_disk(self) -> int:
+        return self._path.stat().st_size
+
+    def open_weights(self) -> WeightSource:
+        return gguf_weights(self.config, GGUFFile(self._path))
+
+
+class DirectoryCheckpoint:
+    """A model in Hugging Face's layout."""
+
+    def __init__(self, files: DirectoryModel) -> None:
+        self._directory = files.directory
+        self._weights = files.weights
+        self.name = files.name
+        path = files.directory / "config.json"
+        config = read_config(read_json(path), str(path))
+        ends = _eos_ids(read_json(files.directory / "generation_config.json"))
+        self.config = replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *ends))))
+
+    @cached_property
+    def identity(self) -> str:
+        return digest_files([self._directory / "config.json"], self._weights)
+
+    @cached_property
+    def tokenizer(self) -> TokenizerFiles:
+        return read_tokenizer_files(self._directory, self.config.vocab_size, self.config.eos_token_ids)
+
+    @property
+    def num_bytes_on_disk(self) -> int:
+        return sum(path.stat().st_size for path in self._weights)
+
+    def open_weights(self) -> WeightSource:
+        return SafetensorsFiles(self._weights)
+
+
+def _eos_ids(generation_config: Mapping[str, Any]) -> list[int]:
+    """generation_config.json names one id or several."""
+    ids = generation_config.get("eos_token_id")
+    if ids is None:
+        return []
+    listed = ids if isinstance(ids, list) else [ids]
+    if not all(isinstance(token_id, int) for token_id in listed):
+        raise CheckpointError(f"generation_config.json has eos_token_id {ids!r}; it must be an id or a list of ids.")
+    return listed

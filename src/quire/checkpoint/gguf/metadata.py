@@ -1,0 +1,108 @@
+"""GGUF metadata: typed key-value pairs before the tensors."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+from quire.checkpoint.gguf.cursor import Cursor
+
+MetadataValue = bool | int | float | str | list[Any]
+"""Arrays come as lists, nested ones as lists of lists."""
+
+
+class ValueType(enum.IntEnum):
+    """The format's numbers for what a value is."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    UINT32 = 4
+    INT32 = 5
+    FLOAT32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    UINT64 = 10
+    INT64 = 11
+    FLOAT64 = 12
+
+
+_NUMBERS = {
+    ValueType.UINT8: np.dtype("<u1"),
+    ValueType.INT8: np.dtype("<i1"),
+    ValueType.UINT16: np.dtype("<u2"),
+    ValueType.INT16: np.dtype("<i2"),
+    ValueType.UINT32: np.dtype("<u4"),
+    ValueType.INT32: np.dtype("<i4"),
+    ValueType.FLOAT32: np.dtype("<f4"),
+    ValueType.UINT64: np.dtype("<u8"),
+    ValueType.INT64: np.dtype("<i8"),
+    ValueType.FLOAT64: np.dtype("<f8"),
+}
+
+_MIN_PAIR_BYTES = 8 + 4 + 1
+"""An empty key, a type, a one-byte value."""
+_MIN_ARRAY_BYTES = 4 + 8
+_MAX_DEPTH = 8
+"""Arrays within arrays; no writer goes beyond two."""
+
+
+def read_metadata(cursor: Cursor, num_pairs: int) -> dict[str, MetadataValue]:
+    """Raises CheckpointError naming the key."""
+    metadata: dict[str, MetadataValue] = {}
+    for index in range(num_pairs):
+        cursor.subject = f"metadata entry {index:,}"
+        key = cursor.name("a key")
+        cursor.subject = f"metadata key {key!r}"
+        if key in metadata:
+            raise cursor.damaged("comes twice")
+        metadata[key] = _read_value(cursor, _read_type(cursor), depth=0)
+    return metadata
+
+
+def min_metadata_bytes() -> int:
+    """What one key-value pair takes at least."""
+    return _MIN_PAIR_BYTES
+
+
+def _read_type(cursor: Cursor) -> ValueType:
+    number = cursor.u32("a value type")
+    try:
+        return ValueType(number)
+    except ValueError as error:
+        raise cursor.damaged(f"has value type {number}, where types go from 0 to {max(ValueType)}") from error
+
+
+def _read_value(cursor: Cursor, value_type: ValueType, depth: int) -> MetadataValue:
+    if value_type is ValueType.STRING:
+        return cursor.string("a string")
+    if value_type is ValueType.ARRAY:
+        return _read_array(cursor, depth)
+    value: MetadataValue = _read_numbers(cursor, value_type, 1)[0]
+    return value
+
+
+def _read_array(cursor: Cursor, depth: int) -> list[Any]:
+    if depth == _MAX_DEPTH:
+        raise cursor.damaged(f"nests arrays more than {_MAX_DEPTH} deep")
+    value_type = _read_type(cursor)
+    if value_type is ValueType.ARRAY:
+        count = cursor.count("arrays", min_bytes=_MIN_ARRAY_BYTES)
+        return [_read_array(cursor, depth + 1) for _ in range(count)]
+    if value_type is ValueType.STRING:
+        return cursor.strings(cursor.count("strings", min_bytes=8))
+    num_bytes = 1 if value_type is ValueType.BOOL else _NUMBERS[value_type].itemsize
+    return _read_numbers(cursor, value_type, cursor.count("numbers", min_bytes=num_bytes))
+
+
+def _read_numbers(cursor: Cursor, value_type: ValueType, count: int) -> list[Any]:
+    if value_type is ValueType.BOOL:
+        flags = _read_array_of(cursor, np.dtype("u1"), count)
+        if count and flags.max() > 1:
+            raise cursor.damaged(f"has a truth value of {flags.max()}, where 0 and 1 are allowed")
+        return flags.astype(bool).tolist()
+    return _read_array_of(cursor, _NUMBERS[value_type], count).tolist()

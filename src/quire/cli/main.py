@@ -1,0 +1,120 @@
+"""The `quire` command. Only the chosen command's module is imported, so that `quire --help` is instant."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import NoReturn
+
+from quire import __version__
+from quire.errors import QuireError
+
+EXIT_ERROR, EXIT_INTERRUPTED = 1, 130
+
+EXAMPLES = """\
+examples:
+  quire pull smollm2
+  quire generate "The capital of France is" --max-tokens 16
+  quire chat
+  quire plan smollm2 --memory 2GiB --concurrency 8
+  quire bench throughput --num-prompts 32 --output-len 128
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`module` has add_arguments(parser) and run(args)."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "pull": Command("quire.cli.pull", "fetch a built-in model"),
+    "generate": Command("quire.cli.generate", "continue one or more prompts"),
+    "chat": Command("quire.cli.chat", "talk to a model"),
+    "plan": Command("quire.cli.plan", "what a model needs of memory, and what fits"),
+    "bench": Command("quire.cli.bench", "measure latency or throughput"),
+    "collect-env": Command("quire.cli.collect_env", "describe this machine for a bug report"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors in the form of all of quire's."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit code: 0 success, 1 a QuireError, 2 wrong usage (through SystemExit), 130 interrupted."""
+    arguments = sys.argv[1:] if argv is None else argv
+    args = make_parser(arguments).parse_args(arguments)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("quire").setLevel(logging.WARNING if args.quiet else logging.INFO)
+    try:
+        args.run(args)
+        sys.stdout.flush()
+    except QuireError as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (quire ... | head). Python would complain again when it flushes stdout on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def make_parser(arguments: list[str]) -> argparse.ArgumentParser:
+    """The parser with the flags of the one command that `arguments` names."""
+    shared = Parser(add_help=False)
+    shared.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    shared.add_argument(
+        "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="no logs of the automatic choices"
+    )
+    parser = Parser(
+        prog="quire",
+        description="Run large language models on the machine you have.",
+        epilog=_list_commands() + "\n" + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[shared],
+    )
+    parser.set_defaults(debug=False, quiet=False)
+    parser.add_argument("--version", action="version", version=f"quire {__version__}")
+    commands = parser.add_subparsers(
+        dest="command",
+        metavar="COMMAND",
+        help="see below, and quire COMMAND --help",
+        required=True,
+        parser_class=Parser,
+    )
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        module = importlib.import_module(command.module) if name == named else None
+        command_parser = commands.add_parser(
+            name,
+            description=module.__doc__ if module else None,
+            parents=[shared],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if module is not None:
+            module.add_arguments(command_parser)
+            command_parser.set_defaults(run=module.run)
+    return parser
+
+
+def _list_commands() -> str:
+    width = max(map(len, COMMANDS))
+    return "\n".join(["commands:", *(f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()), ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

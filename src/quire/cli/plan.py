@@ -1,0 +1,48 @@
+"""What a model needs of memory, from its config alone: weights are neither read nor loaded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from quire.checkpoint.checkpoint import open_checkpoint
+from quire.cli.engine_flags import add_engine_flags, engine_arguments
+from quire.config import EngineConfig
+from quire.errors import InvalidRequestError
+from quire.plan.dtype import choose_dtype
+from quire.plan.machine import read_machine
+from quire.plan.memory import Demand, plan_memory
+from quire.plan.render import render_plan
+from quire.plan.sizes import parse_size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", default="smollm2", metavar="MODEL", help="as for --model elsewhere")
+    parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="full-length sequences at once (1)")
+    parser.add_argument("--memory", metavar="SIZE", help="such as 8GiB (default: what the engine would take here)")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    add_engine_flags(parser, ("dtype", "max_model_len", "block_size", "max_num_batched_tokens", "memory_utilization"))
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.concurrency < 1:
+        raise InvalidRequestError(f"--concurrency must be at least 1, got {args.concurrency}.", field="concurrency")
+    config = EngineConfig(**engine_arguments(args))
+    model = open_checkpoint(config.model).config
+    machine = read_machine()
+    budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)
+    dtype, reason = choose_dtype(config, model, machine, budget)
+    demand = Demand(
+        dtype=dtype,
+        max_model_len=config.max_model_len or model.max_position,
+        concurrency=args.concurrency,
+        max_num_seqs=args.concurrency,
+        block_size=config.block_size,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+    )
+    plan = plan_memory(model, demand, budget)
+    if args.json:
+        print(json.dumps({"model": config.model, **asdict(plan), "fits": plan.fits}, indent=2))
+    else:
+        print(render_plan(config.model, model, plan, reason))

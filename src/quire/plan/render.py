@@ -1,0 +1,56 @@
+"""A MemoryPlan for people."""
+
+from __future__ import annotations
+
+from quire.checkpoint.model_config import ModelConfig
+from quire.plan.memory import MemoryPlan
+from quire.plan.sizes import format_size
+
+
+def render_plan(name: str, model: ModelConfig, plan: MemoryPlan, dtype_reason: str | None) -> str:
+    """Lines for a terminal of 80 columns."""
+    demand, need = plan.demand, plan.need
+    sequences = _count(demand.concurrency, "sequence")
+    lines = [
+        f"{name}: {model.architecture}, {model.num_parameters() / 1e6:,.1f} M parameters, {demand.dtype}",
+        *([f"  {dtype_reason}"] if dtype_reason else []),
+        "",
+        _row("weights", need.weights, ""),
+        _row(
+            "KV cache",
+            need.kv_cache,
+            f"{sequences} of {demand.max_model_len:,} tokens, {format_size(plan.kv_bytes_per_sequence)} each"
+            f" ({_per_token(model, plan)})",
+        ),
+        _row("activations", need.activations, f"a step of {demand.num_step_tokens:,} tokens"),
+        _row("runtime", need.runtime, "Python, torch, quire"),
+        _row("total", need.total, f"{'fits in' if plan.fits else 'does not fit in'} {format_size(plan.budget)}"),
+        "",
+        f"  longest context with {sequences}: {_limit(plan.largest_context, model.max_position)}",
+        f"  most sequences of {demand.max_model_len:,} tokens: {plan.largest_concurrency or 'none'}",
+    ]
+    if plan.remedy is not None:
+        lines += ["", f"  To make it fit, {plan.remedy}."]
+    return "\n".join(lines)
+
+
+def _row(name: str, num_bytes: int, note: str) -> str:
+    return f"  {name:<12}{format_size(num_bytes):>10}   {note}".rstrip()
+
+
+def _per_token(model: ModelConfig, plan: MemoryPlan) -> str:
+    per_token = f"{format_size(plan.kv_bytes_per_token)} a token"
+    windows = [layer.window for layer in model.layers if layer.window is not None]
+    if not windows:
+        return per_token
+    return f"{per_token}; {len(windows)} of {model.num_layers} layers keep only a window of {max(windows):,}"
+
+
+def _limit(context: int, max_position: int) -> str:
+    if context == 0:
+        return "none"
+    return f"{context:,} tokens" + (" (the model's own limit)" if context == max_position else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

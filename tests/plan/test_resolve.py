@@ -1,0 +1,167 @@
+"""Every automatic choice, its reason, and what happens when there is not enough memory."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from quire.checkpoint.model_config import ModelConfig
+from quire.config import EngineConfig
+from quire.errors import InvalidRequestError, OutOfMemoryError
+from quire.plan.machine import Machine
+from quire.plan.resolve import resolve
+from quire.plan.resolved_config import ResolvedConfig
+
+GIVEN: dict[str, Any] = {
+    "dtype": "float32",
+    "backend": "torch",
+    "max_model_len": 1024,
+    "num_blocks": 100,
+    "num_threads": 3,
+}
+
+
+def reasons_about(config: ResolvedConfig, knob: str) -> list[str]:
+    return [reason for reason in config.reasons if reason.startswith(f"{knob} ")]
+
+
+def test_each_automatic_choice_has_one_reason(smollm2_config: ModelConfig, machine: Machine) -> None:
+    config = resolve(EngineConfig(), smollm2_config, machine)
+    for knob in GIVEN:
+        assert len(reasons_about(config, knob)) == 1, knob
+    assert len(config.reasons) == len(GIVEN)
+
+
+def test_what_is_given_is_kept_and_needs_no_reason(smollm2_config: ModelConfig, machine: Machine) -> None:
+    config = resolve(EngineConfig(**GIVEN), smollm2_config, machine)
+    assert {name: getattr(config, name) for name in GIVEN} == GIVEN
+    assert config.reasons == ()
+
+
+def test_the_scheduler_gets_its_knobs(smollm2_config: ModelConfig, machine: Machine) -> None:
+    knobs: dict[str, Any] = {
+        "max_num_batched_tokens": 77,
+        "max_num_seqs": 5,
+        "enable_chunked_prefill": False,
+        "enable_prefix_caching": False,
+        "eviction_policy": "lfu",
+        "num_steps_in_flight": 2,
+    }
+    config = resolve(EngineConfig(scheduling_policy="priority", **knobs), smollm2_config, machine)
+    assert {name: getattr(config.scheduler, name) for name in knobs} == knobs
+    assert config.scheduler.policy == "priority"
+    assert config.scheduler.max_model_len == config.max_model_len == 8192
+
+
+@pytest.mark.parametrize(
+    ("native", "saved", "quantized", "backend", "dtype"),
+    [
+        (True, "bfloat16", False, "auto", "bfloat16"),
+        (True, "float16", False, "auto", "bfloat16"),
+        (True, "float32", False, "auto", "float32"),
+        (True, "float32", True, "auto", "bfloat16"),
+        (True, "bfloat16", False, "reference", "float32"),
+        (False, "bfloat16", False, "auto", "float32"),
+        (False, "float32", True, "auto", "float32"),
+    ],
+)
+def test_auto_dtype(
+    smollm2_config: ModelConfig,
+    machine: Machine,
+    native: bool,
+    saved: str,
+    quantized: bool,
+    backend: Any,
+    dtype: str,
+) -> None:
+    model = replace(smollm2_config, torch_dtype=saved, quantized_bytes=10**8 if quantized else None)
+    machine = machine if native else replace(machine, cpu_features=frozenset({"avx512f"}))
+    config = resolve(EngineConfig(backend=backend), model, machine)
+    assert config.dtype == dtype
+    assert reasons_about(config, "dtype")[0].startswith(f"dtype {dtype}: ")
+
+
+def test_without_bfloat16_instructions_it_is_taken_to_fit(smollm2_config: ModelConfig, machine: Machine) -> None:
+    small = replace(machine, cpu_features=frozenset(), free_memory=2**30 + 2**28)
+    config = resolve(EngineConfig(max_num_seqs=8), smollm2_config, small)
+    assert config.dtype == "bfloat16"
+    assert "float32 would be faster" in reasons_about(config, "dtype")[0]
+
+
+def test_the_context_is_cut_to_fit_and_says_so(smollm2_config: ModelConfig, machine: Machine) -> None:
+    whole = resolve(EngineConfig(dtype="bfloat16"), smollm2_config, machine)
+    need = whole.memory.need
+    small = replace(machine, free_memory=need.total - need.kv_cache // 2)
+    config = resolve(EngineConfig(dtype="bfloat16", memory_utilization=1.0), smollm2_config, small)
+    assert 4000 < config.max_model_len < 8192
+    assert config.max_concurrency >= 1
+    assert "8192 do not fit" in reasons_about(config, "max_model_len")[0]
+
+
+def test_a_given_context_that_does_not_fit_is_an_error_with_the_remedy(
+    smollm2_config: ModelConfig, machine: Machine
+) -> None:
+    need = resolve(EngineConfig(), smollm2_config, machine).memory.need
+    small = replace(machine, free_memory=need.total - need.kv_cache // 4)
+    asked = EngineConfig(dtype="bfloat16", max_model_len=8192, memory_utilization=1.0, max_num_seqs=256)
+    with pytest.raises(OutOfMemoryError, match=r"lower max_model_len from 8192 to \d+|lower the concurrency"):
+        resolve(asked, smollm2_config, small)
+
+
+def test_weights_that_do_not_fit(smollm2_config: ModelConfig, machine: Machine) -> None:
+    with pytest.raises(OutOfMemoryError, match=r"weights 25\d MiB.*more memory"):
+        resolve(EngineConfig(dtype="bfloat16"), smollm2_config, replace(machine, free_memory=2**27))
+
+
+def test_a_context_beyond_the_model_is_refused(smollm2_config: ModelConfig, machine: Machine) -> None:
+    with pytest.raises(InvalidRequestError, match="trained for 8192"):
+        resolve(EngineConfig(max_model_len=8193), smollm2_config, machine)
+
+
+def test_the_cache_leaves_a_large_machine_alone(smollm2_config: ModelConfig, machine: Machine) -> None:
+    config = resolve(EngineConfig(), smollm2_config, machine)
+    assert config.num_blocks == 1 + 256 * 512 // 16
+    few = resolve(EngineConfig(max_num_seqs=2), smollm2_config, machine)
+    assert few.num_blocks == 1 + 2 * 8192 // 16, "never more than max_num_seqs whole contexts"
+
+
+def test_the_cache_takes_what_is_left_on_a_small_one(smollm2_config: ModelConfig, machine: Machine) -> None:
+    config = resolve(EngineConfig(), smollm2_config, replace(machine, free_memory=2 * 2**30))
+    need = config.memory.need
+    taken = need.total - need.kv_cache + config.num_blocks * config.kv_cache.bytes_per_block
+    assert 0 <= int(0.8 * 2 * 2**30) - taken < config.kv_cache.bytes_per_block
+
+
+def test_given_blocks_bound_the_context(smollm2_config: ModelConfig, machine: Machine) -> None:
+    config = resolve(EngineConfig(num_blocks=11), smollm2_config, machine)
+    assert config.max_model_len == 160, "block 0 is never handed out"
+    assert config.max_concurrency == 1.0
+
+
+def test_given_blocks_that_hold_no_token(gemma_config: ModelConfig, machine: Machine) -> None:
+    with pytest.raises(InvalidRequestError, match="at least 7"):
+        resolve(EngineConfig(num_blocks=4), gemma_config, machine)
+
+
+def test_given_blocks_that_do_not_fit(smollm2_config: ModelConfig, machine: Machine) -> None:
+    with pytest.raises(OutOfMemoryError, match=r"num_blocks is 1000000, but .* only \d+ blocks"):
+        resolve(EngineConfig(num_blocks=1_000_000), smollm2_config, machine)
+
+
+def test_the_line_that_every_start_prints(smollm2_config: ModelConfig, machine: Machine) -> None:
+    config = resolve(EngineConfig(num_blocks=8193, max_model_len=4096), smollm2_config, machine)
+    assert config.kv_cache_line == (
+        "KV cache: 8,193 blocks × 16 tokens; maximum concurrency for 4,096 tokens per request: 32.00×"
+    )
+
+
+def test_every_knob_can_be_resolved_by_name(smollm2_config: ModelConfig, machine: Machine) -> None:
+    """A knob that is added to EngineConfig must change something here or in the scheduler's part."""
+    config = resolve(EngineConfig(), smollm2_config, machine)
+    resolved = {field.name for field in fields(config)} | {field.name for field in fields(config.scheduler)}
+    renamed = {"scheduling_policy": "policy", "num_blocks": "kv_cache", "block_size": "kv_cache"}
+    spent_here = {"memory_utilization"}
+    for knob in fields(EngineConfig):
+        assert renamed.get(knob.name, knob.name) in resolved | spent_here, knob.name
