@@ -8,6 +8,7 @@ from typing import Literal
 from quire.core.kv_layout import FullAttentionSpec, KVSpec, SlidingWindowSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+NormKind = Literal["rms_norm", "layer_norm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +29,22 @@ class LinearRopeScaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRopeScaling:
+    """Each frequency is divided by a number of its own, kept beside the weights (GGUF of Llama 3.1 and later)."""
+
+    tensor: str
+
+
+RopeScaling = Llama3RopeScaling | LinearRopeScaling | StoredRopeScaling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
     """Rotary embedding of one layer (Su et al. 2021), halves rotated as GPT-NeoX does."""
 
     theta: float
     rotary_dim: int
-    scaling: Llama3RopeScaling | LinearRopeScaling | None = None
+    scaling: RopeScaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +79,10 @@ class ModelConfig:
     attention_scale: float
     """Scores are q . k * attention_scale."""
     tie_word_embeddings: bool
+    norm: NormKind = "rms_norm"
+    """RMSNorm has a weight; LayerNorm a weight and a bias."""
+    inverse_layer_scale: bool = False
+    """Layer i's scores are also divided by i + 1 (some GPT-2 checkpoints)."""
     attention_bias: bool = False
     """Bias on the q, k, v projections."""
     attention_output_bias: bool = False
@@ -76,6 +91,9 @@ class ModelConfig:
     """down(act(gate(x)) * up(x)); otherwise down(act(up(x)))."""
     qk_norm: bool = False
     """RMSNorm on each q and k head before rope."""
+    sandwich_norm: bool = False
+    """A second norm after attention and after the MLP, before the residual is added (Gemma)."""
+    final_norm: bool = True
     attention_logit_softcap: float | None = None
     final_logit_softcap: float | None = None
     embedding_scale: float = 1.0
@@ -83,6 +101,8 @@ class ModelConfig:
     """OPT-350m normalizes after the residual instead."""
     embedding_dim: int | None = None
     """Width of the token embedding where it differs from hidden_size (OPT-350m)."""
+    position_offset: int = 0
+    """Learned positions start at this row of their table (OPT: 2)."""
     torch_dtype: str = "float32"
     """The dtype the checkpoint was saved in; what `dtype=auto` starts from."""
     bos_token_id: int | None = None
@@ -99,14 +119,34 @@ class ModelConfig:
             for layer in self.layers
         ]
 
+    def scale_of_layer(self, layer: int) -> float:
+        """What layer `layer` (from 0) multiplies q . k with."""
+        return self.attention_scale / (layer + 1) if self.inverse_layer_scale else self.attention_scale
+
+    @property
+    def num_positions(self) -> int:
+        """Rows of the learned position table; 0 with rotary positions."""
+        return 0 if self.layers[0].rope is not None else self.max_position + self.position_offset
+
     def num_parameters(self) -> int:
-        """Weights held in memory when loaded, tied embeddings counted once."""
-        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
-        if self.attention_bias:
-            attention += self.head_dim * (self.num_heads + 2 * self.num_kv_heads)
-        if self.attention_output_bias:
-            attention += self.hidden_size
-        mlp = (3 if self.gated_mlp else 2) * self.hidden_size * self.intermediate_size
-        embedding = self.vocab_size * (self.embedding_dim or self.hidden_size)
-        positions = 0 if self.layers[0].rope is not None else self.max_position * self.hidden_size
-        return self.num_layers * (attention + mlp) + embedding * (1 if self.tie_word_embeddings else 2) + positions
+        """Weights held in memory when loaded, norms and biases included, tied embeddings counted once."""
+        embedding_dim = self.embedding_dim or self.hidden_size
+        total = self.vocab_size * embedding_dim * (1 if self.tie_word_embeddings else 2)
+        if embedding_dim != self.hidden_size:
+            total += 2 * embedding_dim * self.hidden_size
+        total += self.num_positions * self.hidden_size
+        total += self._norm_parameters() * int(self.final_norm)
+        return total + self.num_layers * self._layer_parameters()
+
+    def _norm_parameters(self) -> int:
+        return self.hidden_size * (1 if self.norm == "rms_norm" else 2)
+
+    def _layer_parameters(self) -> int:
+        qkv_size = self.head_dim * (self.num_heads + 2 * self.num_kv_heads)
+        total = self.hidden_size * (qkv_size + self.head_dim * self.num_heads)
+        total += qkv_size * int(self.attention_bias) + self.hidden_size * int(self.attention_output_bias)
+        num_inner = 2 if self.gated_mlp else 1
+        total += (num_inner + 1) * self.hidden_size * self.intermediate_size
+        total += (num_inner * self.intermediate_size + self.hidden_size) * int(self.mlp_bias)
+        total += self._norm_parameters() * (4 if self.sandwich_norm else 2)
+        return total + 2 * self.head_dim * int(self.qk_norm)

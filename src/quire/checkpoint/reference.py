@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire.checkpoint.catalog import BUILTIN_MODELS, NOT_YET
-from quire.checkpoint.hub import fetch_repository, parse_repository
 from quire.checkpoint.pull import pull
 from quire.checkpoint.safetensors_index import PICKLE_SUFFIXES, safetensors_files
 from quire.errors import ModelNotFoundError, UnsupportedModelError
@@ -49,6 +48,9 @@ def resolve_model(reference: str, *, with_weights: bool = True) -> ModelFiles:
         return _resolve_file(path)
     if path.is_dir():
         return _resolve_directory(path, path.resolve().name, with_weights)
+    # Imported here because it brings an HTTP stack, which the other kinds of reference never need.
+    from quire.checkpoint.hub import fetch_repository, parse_repository
+
     repository = parse_repository(reference)
     if repository is None or path.suffix == ".gguf":
         raise ModelNotFoundError(

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import sys
-from importlib import metadata
-from typing import Any
 
-from quire import __version__
-from quire.plan.machine import NATIVE_BFLOAT16, Machine, read_machine
-from quire.plan.sizes import format_size
-
-PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "huggingface-hub", "msgspec", "transformers", "matplotlib")
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "OMP_PROC_BIND", "LD_PRELOAD")
-MATRIX_FEATURES = (
-    frozenset({"avx2", "avx512f", "avx512_vnni", "amx_tile", "amx_int8", "asimd", "i8mm"}) | NATIVE_BFLOAT16
-)
+from quire.bench.environment import collect_environment
+from quire.plan.machine import read_machine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,27 +21,3 @@ def run(args: argparse.Namespace) -> None:
     width = max(map(len, environment))
     for name, value in environment.items():
         print(f"{name:<{width}}  {value}")
-
-
-def collect_environment(machine: Machine) -> dict[str, Any]:
-    """Versions and machine facts; no torch is imported for them."""
-    return {
-        "quire": __version__,
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        **{package: _version(package) for package in PACKAGES},
-        "cpu": machine.cpu_name,
-        "cores": machine.num_cores,
-        "cpu features": " ".join(sorted(machine.cpu_features & MATRIX_FEATURES)) or "unknown",
-        "native bfloat16": machine.native_bfloat16,
-        "memory": format_size(machine.total_memory),
-        "memory free": f"{format_size(machine.free_memory)} ({machine.memory_limited_by})",
-        **{name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"

@@ -14,6 +14,7 @@ COMMON = ("model", "dtype", "max_model_len", "memory_utilization", "backend", "n
 
 def add_engine_flags(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
     """Add `--max-model-len` for `max_model_len` and so on; flags left out keep EngineConfig's default."""
+    parser.set_defaults(engine_flags=names)
     group = parser.add_argument_group("engine")
     types = get_type_hints(EngineConfig)
     for knob in fields(EngineConfig):
@@ -34,8 +35,7 @@ def add_engine_flags(parser: argparse.ArgumentParser, names: tuple[str, ...]) ->
 
 def engine_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """The engine flags that were given, as keyword arguments of `EngineConfig`, `LLM` and `AsyncLLM`."""
-    names = {knob.name for knob in fields(EngineConfig)}
-    return {name: value for name, value in vars(args).items() if name in names}
+    return {name: value for name, value in vars(args).items() if name in args.engine_flags}
 
 
 def _parsing(kind: Any, choices: tuple[str, ...] | None) -> dict[str, Any]:

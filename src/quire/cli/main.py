@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from quire import __version__
+from quire.cli.shared_flags import add_shared_flags
 from quire.errors import QuireError
 
 EXIT_ERROR, EXIT_INTERRUPTED = 1, 130
@@ -75,18 +76,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def make_parser(arguments: list[str]) -> argparse.ArgumentParser:
     """The parser with the flags of the one command that `arguments` names."""
-    shared = Parser(add_help=False)
-    shared.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
-    shared.add_argument(
-        "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="no logs of the automatic choices"
-    )
     parser = Parser(
         prog="quire",
         description="Run large language models on the machine you have.",
         epilog=_list_commands() + "\n" + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[shared],
     )
+    add_shared_flags(parser)
     parser.set_defaults(debug=False, quiet=False)
     parser.add_argument("--version", action="version", version=f"quire {__version__}")
     commands = parser.add_subparsers(
@@ -102,9 +98,9 @@ def make_parser(arguments: list[str]) -> argparse.ArgumentParser:
         command_parser = commands.add_parser(
             name,
             description=module.__doc__ if module else None,
-            parents=[shared],
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        add_shared_flags(command_parser)
         if module is not None:
             module.add_arguments(command_parser)
             command_parser.set_defaults(run=module.run)

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.concurrency < 1:
         raise InvalidRequestError(f"--concurrency must be at least 1, got {args.concurrency}.", field="concurrency")
-    config = EngineConfig(**engine_arguments(args))
+    config = EngineConfig(model=args.model, **engine_arguments(args))
     model = open_checkpoint(config.model).config
     machine = read_machine()
     budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)

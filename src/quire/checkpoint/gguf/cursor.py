@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import mmap
 import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from quire.errors import CheckpointError
 
@@ -65,6 +69,11 @@ class Cursor:
         if length > MAX_NAME_BYTES:
             raise self.damaged(f"is followed by {what} of {length:,} bytes, where {MAX_NAME_BYTES:,} are allowed")
         return self._text(length, what)
+
+    def numbers(self, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
+        """A view of the map; drop it before the map is closed."""
+        start = self.take(count * dtype.itemsize, "numbers")
+        return np.frombuffer(self.data, dtype, count, start)
 
     def strings(self, count: int) -> list[str]:
         """A vocabulary has hundreds of thousands of strings: one tight loop, and one check of the outcome."""

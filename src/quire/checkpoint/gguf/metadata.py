@@ -39,12 +39,13 @@ _NUMBERS = {
     ValueType.UINT32: np.dtype("<u4"),
     ValueType.INT32: np.dtype("<i4"),
     ValueType.FLOAT32: np.dtype("<f4"),
+    ValueType.BOOL: np.dtype("<u1"),
     ValueType.UINT64: np.dtype("<u8"),
     ValueType.INT64: np.dtype("<i8"),
     ValueType.FLOAT64: np.dtype("<f8"),
 }
 
-_MIN_PAIR_BYTES = 8 + 4 + 1
+MIN_PAIR_BYTES = 8 + 4 + 1
 """An empty key, a type, a one-byte value."""
 _MIN_ARRAY_BYTES = 4 + 8
 _MAX_DEPTH = 8
@@ -62,11 +63,6 @@ def read_metadata(cursor: Cursor, num_pairs: int) -> dict[str, MetadataValue]:
             raise cursor.damaged("comes twice")
         metadata[key] = _read_value(cursor, _read_type(cursor), depth=0)
     return metadata
-
-
-def min_metadata_bytes() -> int:
-    """What one key-value pair takes at least."""
-    return _MIN_PAIR_BYTES
 
 
 def _read_type(cursor: Cursor) -> ValueType:
@@ -95,14 +91,13 @@ def _read_array(cursor: Cursor, depth: int) -> list[Any]:
         return [_read_array(cursor, depth + 1) for _ in range(count)]
     if value_type is ValueType.STRING:
         return cursor.strings(cursor.count("strings", min_bytes=8))
-    num_bytes = 1 if value_type is ValueType.BOOL else _NUMBERS[value_type].itemsize
-    return _read_numbers(cursor, value_type, cursor.count("numbers", min_bytes=num_bytes))
+    return _read_numbers(cursor, value_type, cursor.count("numbers", min_bytes=_NUMBERS[value_type].itemsize))
 
 
 def _read_numbers(cursor: Cursor, value_type: ValueType, count: int) -> list[Any]:
-    if value_type is ValueType.BOOL:
-        flags = _read_array_of(cursor, np.dtype("u1"), count)
-        if count and flags.max() > 1:
-            raise cursor.damaged(f"has a truth value of {flags.max()}, where 0 and 1 are allowed")
-        return flags.astype(bool).tolist()
-    return _read_array_of(cursor, _NUMBERS[value_type], count).tolist()
+    numbers = cursor.numbers(_NUMBERS[value_type], count)
+    if value_type is not ValueType.BOOL:
+        return numbers.tolist()
+    if count and numbers.max() > 1:
+        raise cursor.damaged(f"has a truth value of {numbers.max()}, where 0 and 1 are allowed")
+    return numbers.astype(bool).tolist()

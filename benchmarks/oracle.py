@@ -1,0 +1,84 @@
+"""transformers as the oracle: a model of theirs filled with the very weights quire reads."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.model_config import ModelConfig
+from quire.checkpoint.weights import WeightSource
+
+
+def load_transformers(reference: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Any checkpoint of the Llama or Gemma 3 family quire can open, dequantized to `dtype`."""
+    checkpoint = open_checkpoint(reference)
+    model = _MAKERS[checkpoint.config.family](checkpoint.config)
+    weights = checkpoint.open_weights()
+    state = {name: read_tensor(weights, name) for name in weights.names()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected, unexpected
+    assert all("rotary" in name or name == "lm_head.weight" for name in missing), missing
+    model.tie_weights()
+    model.generation_config.eos_token_id = list(checkpoint.config.eos_token_ids) or None
+    model.generation_config.pad_token_id = 0
+    return model.to(dtype).eval()
+
+
+def read_tensor(weights: WeightSource, name: str) -> torch.Tensor:
+    info = weights.info(name)
+    array = np.array(weights.read(name, 0, info.shape[0]))
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if info.dtype == "bfloat16" else tensor
+
+
+def _llama(config: ModelConfig) -> PreTrainedModel:
+    rope = config.layers[0].rope
+    assert rope is not None
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            max_position_embeddings=config.max_position,
+            rms_norm_eps=config.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": rope.theta},
+            tie_word_embeddings=config.tie_word_embeddings,
+        )
+    )
+
+
+def _gemma3(config: ModelConfig) -> PreTrainedModel:
+    full = next(layer for layer in config.layers if layer.window is None)
+    sliding = next(layer for layer in config.layers if layer.window is not None)
+    assert full.rope is not None
+    assert sliding.rope is not None
+    return Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            max_position_embeddings=config.max_position,
+            rms_norm_eps=config.norm_eps,
+            sliding_window=sliding.window,
+            query_pre_attn_scalar=config.attention_scale**-2,
+            layer_types=["full_attention" if layer.window is None else "sliding_attention" for layer in config.layers],
+            rope_parameters={
+                "full_attention": {"rope_type": "default", "rope_theta": full.rope.theta},
+                "sliding_attention": {"rope_type": "default", "rope_theta": sliding.rope.theta},
+            },
+            tie_word_embeddings=config.tie_word_embeddings,
+        )
+    )
+
+
+_MAKERS = {"llama": _llama, "gemma3": _gemma3}

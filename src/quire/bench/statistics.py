@@ -1,0 +1,51 @@
+"""Summaries of repeated measurements."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Linear between the two nearest ranks; values need not be sorted."""
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def summarize_ms(name: str, seconds: Sequence[float]) -> dict[str, float]:
+    """mean, median, std, p90 and p99 of times as `mean_<name>_ms` ...; empty if there are none."""
+    if not seconds:
+        return {}
+    ms = [1000 * value for value in seconds]
+    return {
+        f"mean_{name}_ms": statistics.fmean(ms),
+        f"median_{name}_ms": statistics.median(ms),
+        f"std_{name}_ms": statistics.pstdev(ms),
+        f"p90_{name}_ms": percentile(ms, 90),
+        f"p99_{name}_ms": percentile(ms, 99),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of some repeats and how far the extremes lie apart, as a share of it."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def relative(self) -> float:
+        return (self.high - self.low) / self.median
+
+    def __str__(self) -> str:
+        return f"{self.median:,.1f} ({self.low:,.1f} to {self.high:,.1f})"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))

@@ -1,0 +1,128 @@
+"""What a benchmark asks for: made-up token ids of chosen lengths, or real text from a file."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.engine.tokenizer import Tokenizer
+from quire.errors import InvalidRequestError
+
+HUMAN_ROLES = ("human", "user")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRequest:
+    """One prompt and exactly how many tokens to generate (end-of-text is ignored)."""
+
+    prompt_token_ids: list[int]
+    num_output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Token counts, uniform over [low, high]."""
+
+    low: int
+    high: int
+
+    def draw(self, rng: random.Random) -> int:
+        return rng.randint(self.low, self.high)
+
+    def __str__(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low}:{self.high}"
+
+
+def parse_lengths(text: str) -> Lengths:
+    """ "128" or "128:512". Raises ValueError, as argparse expects of a type."""
+    low, _, high = text.partition(":")
+    lengths = Lengths(int(low), int(high or low))
+    if not 1 <= lengths.low <= lengths.high:
+        raise ValueError(text)
+    return lengths
+
+
+def synthetic_workload(
+    vocab_size: int, num_prompts: int, input_len: Lengths, output_len: Lengths, seed: int
+) -> list[BenchRequest]:
+    """Random token ids: no two prompts share a prefix, so nothing is cached. The seed decides everything."""
+    rng = random.Random(seed)  # noqa: S311
+    return [
+        BenchRequest(
+            [rng.randrange(vocab_size) for _ in range(input_len.draw(rng))],
+            output_len.draw(rng),
+        )
+        for _ in range(num_prompts)
+    ]
+
+
+def dataset_workload(
+    path: Path, tokenizer: Tokenizer, num_prompts: int, input_len: Lengths, output_len: Lengths, seed: int
+) -> list[BenchRequest]:
+    """Prompts from a file, in a seeded random order, each cut to a length drawn from `input_len`.
+
+    .txt is one long text: the prompts are pieces of it. .jsonl (an object a line) and .json (a list of objects) give a
+    prompt an object: its `prompt` or `text`, or the first human turn of `conversations` (ShareGPT) or `messages`.
+    Raises InvalidRequestError if the file cannot be read or has too few prompts.
+    """
+    rng = random.Random(seed)  # noqa: S311
+    if path.suffix == ".txt":
+        token_ids = tokenizer.encode(_read(path), add_special_tokens=False)
+        prompts = _pieces(token_ids, num_prompts, input_len, rng)
+    else:
+        texts = [text for text in _texts(path) if text]
+        rng.shuffle(texts)
+        encoded = (tokenizer.encode(text)[: input_len.draw(rng)] for text in texts)
+        prompts = [token_ids for token_ids, _ in zip(encoded, range(num_prompts), strict=False)]
+    if len(prompts) < num_prompts:
+        raise InvalidRequestError(
+            f"{path} holds {len(prompts)} prompts, but {num_prompts} were asked for; lower num_prompts.",
+            field="num_prompts",
+            value=num_prompts,
+        )
+    return [BenchRequest(prompt, output_len.draw(rng)) for prompt in prompts]
+
+
+def _pieces(token_ids: list[int], num_prompts: int, input_len: Lengths, rng: random.Random) -> list[list[int]]:
+    """Pieces from random places; they may overlap, but none starts where another does."""
+    num_starts = len(token_ids) - input_len.high + 1
+    if num_starts < num_prompts:
+        return []
+    starts = rng.sample(range(num_starts), num_prompts)
+    return [token_ids[start : start + input_len.draw(rng)] for start in starts]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(
+            f"The dataset {path} cannot be read as UTF-8 text: {error}.", field="dataset"
+        ) from error
+
+
+def _texts(path: Path) -> Iterator[str]:
+    try:
+        text = _read(path)
+        rows = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines() if line]
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError(f"The dataset {path} is not JSON: {error}.", field="dataset") from error
+    for number, row in enumerate(rows, start=1):
+        yield _prompt_of(row, f"{path}, object {number}")
+
+
+def _prompt_of(row: Any, place: str) -> str:
+    """The prompt in one object of a dataset; empty if a conversation has no human turn."""
+    if isinstance(row, dict):
+        for key in ("prompt", "text"):
+            if isinstance(row.get(key), str):
+                return str(row[key])
+        for turns_key, role_key, text_key in (("conversations", "from", "value"), ("messages", "role", "content")):
+            if isinstance(row.get(turns_key), list):
+                turns = (turn for turn in row[turns_key] if isinstance(turn, dict))
+                return next((str(turn[text_key]) for turn in turns if turn.get(role_key) in HUMAN_ROLES), "")
+    raise InvalidRequestError(f"{place} has none of the keys prompt, text, conversations, messages.", field="dataset")

@@ -1,0 +1,83 @@
+"""The fields that Llama, Mistral, Qwen and Gemma share, with transformers' names and defaults."""
+
+from __future__ import annotations
+
+from quire.checkpoint.families.fields import ConfigFields
+from quire.checkpoint.families.rope import read_rope
+from quire.checkpoint.model_config import Activation, LayerConfig, ModelConfig, RopeConfig
+
+MAX_LAYERS = 4096
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+DTYPES = ("float32", "bfloat16", "float16")
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def read_decoder(fields: ConfigFields, family: str, *, activation_field: str = "hidden_act") -> ModelConfig:
+    """A gated, RMS-normalized, rotary decoder with full attention; each family replaces what differs in it."""
+    hidden_size = fields.integer("hidden_size")
+    num_heads = fields.integer("num_attention_heads")
+    head_dim = fields.optional_integer("head_dim") or split_heads(fields, "hidden_size", hidden_size, num_heads)
+    max_position = fields.integer("max_position_embeddings")
+    num_layers = fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    rope = read_rope(fields, head_dim=head_dim, max_position=max_position)
+    return ModelConfig(
+        family=family,
+        architecture=read_architecture(fields),
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=fields.integer("intermediate_size"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=fields.integer("num_key_value_heads", num_heads),
+        head_dim=head_dim,
+        max_position=max_position,
+        layers=same_layers(num_layers, window=None, rope=rope),
+        activation=fields.choice(activation_field, ACTIVATIONS, "silu"),
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        attention_scale=head_dim**-0.5,
+        tie_word_embeddings=fields.flag("tie_word_embeddings", False),
+        torch_dtype=read_dtype(fields),
+        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+    )
+
+
+def split_heads(fields: ConfigFields, name: str, hidden_size: int, num_heads: int) -> int:
+    """Size of a head where the config leaves it to be derived."""
+    if hidden_size % num_heads:
+        raise fields.damaged(name, f"a multiple of the number of attention heads, {num_heads}")
+    return hidden_size // num_heads
+
+
+def read_architecture(fields: ConfigFields) -> str:
+    """The Hugging Face class name; of older files without one, empty."""
+    return (fields.texts("architectures") or [""])[0]
+
+
+def read_dtype(fields: ConfigFields) -> str:
+    """transformers 5 writes `dtype`, earlier ones `torch_dtype`. Anything else is computed in float32."""
+    dtype = fields.text("dtype") or fields.text("torch_dtype")
+    return dtype if dtype in DTYPES else "float32"
+
+
+def same_layers(num_layers: int, *, window: int | None, rope: RopeConfig | None) -> tuple[LayerConfig, ...]:
+    return (LayerConfig(window=window, rope=rope),) * num_layers
+
+
+def read_layer_types(fields: ConfigFields, num_layers: int) -> list[str] | None:
+    """`full_attention` or `sliding_attention` for each layer, where the config lists them."""
+    kinds = fields.texts("layer_types")
+    if kinds is None:
+        return None
+    if len(kinds) != num_layers:
+        raise fields.damaged("layer_types", f"{num_layers} names, one a layer")
+    if not set(kinds) <= {FULL, SLIDING}:
+        raise fields.unsupported("layer_types", f"the types {FULL} and {SLIDING}")
+    return kinds
