@@ -61,7 +61,7 @@ class GGUFCheckpoint:
         self._path = files.path
         self.name = files.name
         self._file = GGUFFile(files.path)
-        self.config = read_gguf_config(self._file.metadata, str(files.path))
+        self.config = read_gguf_config(self._file.metadata, self._file.tensors, str(files.path))
 
     @cached_property
     def identity(self) -> str:

@@ -1,61 +1,68 @@
-"""Which safetensors files make up a model."""
+"""Which safetensors files make up the model in a directory."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Annotated
 
-from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+import msgspec
 
-INDEX_FILE = "model.safetensors.index.json"
+from quire.errors import CheckpointError, ModelNotFoundError
+
 SINGLE_FILE = "model.safetensors"
-PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
+INDEX_FILE = "model.safetensors.index.json"
 
 
-def shard_names(index: Path) -> list[str]:
-    """The files an index names, each a plain name beside it. Raises CheckpointError if it is damaged."""
-    try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
-        names = sorted(set(weight_map.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{index} is not an index of safetensors files ({error!r}); fetch it again.") from error
-    for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise CheckpointError(f"{index} names the file {name!r}; only safetensors files beside it are read.")
-    if not names:
-        raise CheckpointError(f"{index} names no files; fetch it again.")
-    return names
+class _Index(msgspec.Struct):
+    weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
+    """File by tensor."""
 
 
-def safetensors_files(directory: Path) -> tuple[Path, ...]:
-    """The weight files of a model directory.
+def find_safetensors(directory: Path) -> list[Path]:
+    """model.safetensors, or the shards that model.safetensors.index.json names; other files are left alone.
 
-    Raises CheckpointError for missing shards, UnsupportedModelError for pickled weights, ModelNotFoundError for none.
+    Raises ModelNotFoundError if the directory has neither, CheckpointError if the index is damaged, names a place
+    outside the directory, or names a shard that is not there.
     """
+    if (directory / SINGLE_FILE).exists():
+        return [directory / SINGLE_FILE]
     index = directory / INDEX_FILE
-    if index.exists():
-        paths = tuple(directory / name for name in shard_names(index))
-        missing = [path.name for path in paths if not path.is_file()]
-        if missing:
-            raise CheckpointError(
-                f"{directory} lacks {len(missing)} of its {len(paths)} weight files ({', '.join(missing[:3])});"
-                " fetch them again."
-            )
-        return paths
-    if (directory / SINGLE_FILE).is_file():
-        return (directory / SINGLE_FILE,)
-    others = sorted(directory.glob("*.safetensors"))
-    if len(others) == 1:
-        return (others[0],)
-    if others:
+    if not index.exists():
+        raise ModelNotFoundError(_nothing_to_load(directory))
+    shards = sorted(set(read_weight_map(index).values()))
+    missing = [shard for shard in shards if not (directory / shard).exists()]
+    if missing:
         raise CheckpointError(
-            f"{directory} has {len(others)} safetensors files and no {INDEX_FILE} to say how they belong together;"
-            f" fetch it, or keep one file named {SINGLE_FILE}."
+            f"{index} names {len(shards)} files, of which {len(missing)} are missing: {', '.join(missing)};"
+            " fetch them into the same directory."
         )
-    pickles = sorted(path.name for path in directory.iterdir() if path.suffix in PICKLE_SUFFIXES)
-    if pickles:
-        raise UnsupportedModelError(
-            f"{directory} has only pickled weights ({', '.join(pickles[:3])}), which can run code when loaded;"
-            " save the model as safetensors (save_pretrained does) and use that."
+    return [directory / shard for shard in shards]
+
+
+def read_weight_map(index: Path) -> dict[str, str]:
+    """The file that holds each tensor: names of files beside the index. Raises CheckpointError."""
+    try:
+        weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
+    except OSError as error:
+        raise CheckpointError(f"{index} could not be read: {error.strerror}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{index} is not an index of safetensors files: {error}; fetch it again.") from error
+    for tensor, shard in weight_map.items():
+        if not shard.endswith(".safetensors") or any(mark in shard for mark in "/\\:\0"):
+            raise CheckpointError(
+                f"{index}: tensor {tensor!r} is said to be in {shard!r}, which is no safetensors file beside the index;"
+                " fetch the index again."
+            )
+    return weight_map
+
+
+def _nothing_to_load(directory: Path) -> str:
+    found = sorted(path.name for path in directory.glob("*") if path.suffix in (".safetensors", ".bin", ".pth", ".pt"))
+    pickled = [name for name in found if not name.endswith(".safetensors")]
+    if pickled:
+        return (
+            f"{directory} has its weights in {', '.join(pickled)}, a format that can run code and is never loaded;"
+            " save them as safetensors, for instance with save_pretrained(...) of transformers."
         )
-    raise ModelNotFoundError(f"{directory} has a config.json but no {SINGLE_FILE}; fetch the weights too.")
+    others = f" (only {', '.join(found)})" if found else ""
+    return f"{directory} has no {SINGLE_FILE} and no {INDEX_FILE}{others}; give a directory that has its weights so."

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     if args.concurrency < 1:
         raise InvalidRequestError(f"--concurrency must be at least 1, got {args.concurrency}.", field="concurrency")
     config = EngineConfig(model=args.model, **engine_arguments(args))
-    model = open_checkpoint(config.model).config
+    model = open_checkpoint(config.model, with_weights=False).config
     machine = read_machine()
     budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)
     dtype, reason = choose_dtype(config, model, machine, budget)

@@ -29,7 +29,10 @@ def shown(value: object) -> str:
     """The value as an error message shows it: short, whatever a caller passed."""
     if isinstance(value, int) and value.bit_length() > 128:
         return f"a whole number of {value.bit_length()} bits"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print an integer of more than 4,300 digits.
+        return f"a {type(value).__name__}"
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "..."
 
 
@@ -37,11 +40,11 @@ def whole_number(
     low: int, high: int = MAX_WIRE_INT, *, remedy: str, aliases: Mapping[int, int | None] | None = None
 ) -> Rule:
     """An int of [low, high]; `aliases` maps other ints that users write (such as -1) to what they mean."""
-    limits = f"at least {low}" if high == MAX_WIRE_INT else f"from {low} to {high}"
+    limits = f"of at least {low}" if high == MAX_WIRE_INT else f"from {low} to {high}"
 
     def rule(field: str, value: Any) -> int | None:
         number = _as_int(value)
-        if aliases and number in aliases:
+        if aliases and number is not None and number in aliases:
             return aliases[number]
         if number is None or not low <= number <= high:
             refuse(field, value, f"it must be a whole number {limits}", remedy)
@@ -161,7 +164,7 @@ def logit_bias(field: str, value: Any) -> dict[int, float] | None:
 
 def _token_id(field: str, whole: object, item: object) -> int:
     number = _as_int(item)
-    if number is None or number < 0:
+    if number is None or not 0 <= number <= MAX_WIRE_INT:
         refuse(field, whole, f"{shown(item)} in it is not a token id", "pass whole numbers from 0 on")
     return number
 
@@ -176,12 +179,12 @@ def _as_tuple(field: str, value: Any, items: str, remedy: str) -> tuple[Any, ...
 
 def _as_int(value: object) -> int | None:
     """A whole number (numpy's too) as an int; None for everything else, bools among it."""
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    return None if isinstance(value, bool) or not isinstance(value, int | Integral) else int(value)
 
 
 def _as_float(value: object) -> float | None:
     """A finite number (numpy's too) as a float; None for everything else."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, float | int | Real):
         return None
     try:
         number = float(value)

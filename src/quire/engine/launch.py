@@ -13,7 +13,8 @@ from quire.engine.engine_client import EngineClient
 from quire.engine.input_processor import InputProcessor
 from quire.engine.tokenizer import Tokenizer
 from quire.plan.machine import read_machine
-from quire.plan.resolve import ResolvedConfig, resolve
+from quire.plan.resolve import resolve
+from quire.plan.resolved_config import ResolvedConfig
 from quire.scheduler.scheduler import Scheduler
 from quire.worker.executor import make_executor
 
@@ -36,11 +37,13 @@ class LaunchedEngine:
 
 def launch(config: EngineConfig, executor_name: str = "uniproc") -> LaunchedEngine:
     """Raises ModelNotFoundError, CheckpointError, UnsupportedModelError or OutOfMemoryError before anything is kept."""
+    _log_to_stderr_unless_configured()
     checkpoint = open_checkpoint(config.model)
     tokenizer = Tokenizer(checkpoint.tokenizer)
     resolved = resolve(config, checkpoint.config, read_machine())
     for reason in resolved.reasons:
         logger.info("%s", reason)
+    logger.info("%s", resolved.kv_cache_line)
     executor = make_executor(executor_name, _worker_config(config, resolved))
     executor.allocate_kv_cache(resolved.kv_cache)
     scheduler = Scheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
@@ -52,6 +55,15 @@ def launch(config: EngineConfig, executor_name: str = "uniproc") -> LaunchedEngi
         inputs=InputProcessor(tokenizer, checkpoint.config, resolved.max_model_len, config.seed),
         client=EngineClient(engine, tokenizer),
     )
+
+
+def _log_to_stderr_unless_configured() -> None:
+    """A program that set up logging keeps its own; otherwise people should see what was decided for them."""
+    if not logger.hasHandlers() and logger.level == logging.NOTSET:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
 
 
 def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConfig:

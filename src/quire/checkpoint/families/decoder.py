@@ -19,17 +19,28 @@ DTYPES = ("float32", "bfloat16", "float16")
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def read_decoder(fields: ConfigFields, family: str, *, activation_field: str = "hidden_act") -> ModelConfig:
+def read_decoder(
+    fields: ConfigFields,
+    family: str,
+    architecture: str,
+    *,
+    head_dim: int | None = None,
+    activation_field: str = "hidden_act",
+    default_activation: str = "silu",
+) -> ModelConfig:
     """A gated, RMS-normalized, rotary decoder with full attention; each family replaces what differs in it."""
     hidden_size = fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
-    head_dim = fields.optional_integer("head_dim") or split_heads(fields, "hidden_size", hidden_size, num_heads)
+    if head_dim is None:
+        head_dim = fields.optional_integer("head_dim")
+    if head_dim is None:
+        head_dim = split_heads(fields, "hidden_size", hidden_size, num_heads)
     max_position = fields.integer("max_position_embeddings")
     num_layers = fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
     rope = read_rope(fields, head_dim=head_dim, max_position=max_position)
     return ModelConfig(
         family=family,
-        architecture=read_architecture(fields),
+        architecture=architecture,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
@@ -39,7 +50,7 @@ def read_decoder(fields: ConfigFields, family: str, *, activation_field: str = "
         head_dim=head_dim,
         max_position=max_position,
         layers=same_layers(num_layers, window=None, rope=rope),
-        activation=fields.choice(activation_field, ACTIVATIONS, "silu"),
+        activation=fields.choice(activation_field, ACTIVATIONS, default_activation),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         attention_scale=head_dim**-0.5,
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
@@ -54,11 +65,6 @@ def split_heads(fields: ConfigFields, name: str, hidden_size: int, num_heads: in
     if hidden_size % num_heads:
         raise fields.damaged(name, f"a multiple of the number of attention heads, {num_heads}")
     return hidden_size // num_heads
-
-
-def read_architecture(fields: ConfigFields) -> str:
-    """The Hugging Face class name; of older files without one, empty."""
-    return (fields.texts("architectures") or [""])[0]
 
 
 def read_dtype(fields: ConfigFields) -> str:

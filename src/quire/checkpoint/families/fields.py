@@ -26,7 +26,9 @@ class ConfigFields:
         self._values = values
         self._prefix = prefix
 
-    def integer(self, name: str, default: int | None = None, *, minimum: int = 1, maximum: int = LARGEST_INTEGER) -> int:
+    def integer(
+        self, name: str, default: int | None = None, *, minimum: int = 1, maximum: int = LARGEST_INTEGER
+    ) -> int:
         """Without a default the field must be there."""
         value = self.optional_integer(name, minimum=minimum, maximum=maximum)
         return self._required(name, default if value is None else value)
@@ -70,6 +72,15 @@ class ConfigFields:
         value = self._get(name)
         if value is not None and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
             raise self.damaged(name, "a list of strings")
+        return value
+
+    def flags(self, name: str) -> list[bool] | None:
+        """None where the field is not a list."""
+        value = self._get(name)
+        if not isinstance(value, list):
+            return None
+        if not all(isinstance(item, bool) for item in value):
+            raise self.damaged(name, "a list of true and false")
         return value
 
     def token_ids(self, name: str) -> tuple[int, ...]:

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from quire.checkpoint.families.decoder import FULL, SLIDING, read_decoder, read_layer_types
 from quire.checkpoint.families.fields import ConfigFields
-from quire.checkpoint.families.gguf_decoder import QK_NORM_NAMES, GGUFHeader, gated_names, read_gguf_decoder
-from quire.checkpoint.families.gguf_names import TensorRule
+from quire.checkpoint.families.gguf_decoder import read_gguf_decoder
+from quire.checkpoint.families.gguf_header import GGUFHeader
+from quire.checkpoint.families.gguf_names import QK_NORM_NAMES, TensorRule, gated_names
 from quire.checkpoint.families.rope import read_rope_scaling
 from quire.checkpoint.model_config import LayerConfig, ModelConfig, RopeConfig
 
+ARCHITECTURE = "Gemma3ForCausalLM"
 FULL_THETA = 1_000_000.0
 SLIDING_THETA = 10_000.0
 PATTERN = 6
@@ -25,6 +27,7 @@ def read(fields: ConfigFields) -> ModelConfig:
     config = read_decoder(
         fields,
         "gemma3",
+        ARCHITECTURE,
         head_dim=fields.integer("head_dim", DEFAULT_HEAD_DIM),
         activation_field="hidden_activation",
         default_activation="gelu_pytorch_tanh",
@@ -34,7 +37,9 @@ def read(fields: ConfigFields) -> ModelConfig:
     window = fields.integer("sliding_window", 4096) if SLIDING in kinds else None
     bias = fields.flag("attention_bias", False)
     return replace(
-        _gemma3(config, kinds, window, full=_read_rope(fields, config, FULL), sliding=_read_rope(fields, config, SLIDING)),
+        _gemma3(
+            config, kinds, window, full=_read_rope(fields, config, FULL), sliding=_read_rope(fields, config, SLIDING)
+        ),
         attention_bias=bias,
         attention_output_bias=bias,
         attention_scale=fields.number("query_pre_attn_scalar", 256) ** -0.5,
@@ -45,7 +50,7 @@ def read(fields: ConfigFields) -> ModelConfig:
 
 
 def read_gguf(header: GGUFHeader) -> ModelConfig:
-    config = read_gguf_decoder(header, "gemma3", activation="gelu_tanh", default_theta=FULL_THETA)
+    config = read_gguf_decoder(header, "gemma3", ARCHITECTURE, activation="gelu_tanh", default_theta=FULL_THETA)
     fields = header.fields
     full = config.layers[0].rope
     assert full is not None, "the decoder above is rotary"
@@ -67,7 +72,10 @@ def gguf_names(config: ModelConfig) -> list[TensorRule]:
     """GGUF stores 1 + w of each norm where Hugging Face stores w."""
     names = {rule.gguf: rule for rule in gated_names() + QK_NORM_NAMES}
     names["blk.{}.ffn_norm"] = TensorRule("blk.{}.ffn_norm", "model.layers.{}.pre_feedforward_layernorm")
-    for gguf, name in (("post_attention_norm", "post_attention_layernorm"), ("post_ffw_norm", "post_feedforward_layernorm")):
+    for gguf, name in (
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+    ):
         names[f"blk.{{}}.{gguf}"] = TensorRule(f"blk.{{}}.{gguf}", f"model.layers.{{}}.{name}")
     return [replace(rule, offset=-1.0) if rule.gguf.endswith("norm") else rule for rule in names.values()]
 
@@ -78,8 +86,10 @@ def _kinds(num_layers: int, pattern: int) -> list[str]:
 
 def _read_gguf_kinds(fields: ConfigFields, num_layers: int) -> list[str]:
     """The pattern is a period, or true for each layer that slides."""
-    flags = fields.flags("attention.sliding_window_pattern", num_layers)
+    flags = fields.flags("attention.sliding_window_pattern")
     if flags is not None:
+        if len(flags) != num_layers:
+            raise fields.damaged("attention.sliding_window_pattern", f"{num_layers} flags, one a layer")
         return [SLIDING if slides else FULL for slides in flags]
     return _kinds(num_layers, fields.integer("attention.sliding_window_pattern", PATTERN))
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from quire.checkpoint.families.decoder import (
     ACTIVATIONS,
     MAX_LAYERS,
-    read_architecture,
     read_dtype,
     same_layers,
     split_heads,
 )
 from quire.checkpoint.families.fields import ConfigFields
-from quire.checkpoint.families.gguf_decoder import GGUFHeader, read_eos_token_ids
+from quire.checkpoint.families.gguf_header import GGUFHeader
 from quire.checkpoint.families.gguf_names import TensorRule
 from quire.checkpoint.model_config import ModelConfig
+
+ARCHITECTURE = "GPT2LMHeadModel"
 
 
 def read(fields: ConfigFields) -> ModelConfig:
@@ -24,7 +25,7 @@ def read(fields: ConfigFields) -> ModelConfig:
     num_layers = fields.integer("n_layer", maximum=MAX_LAYERS)
     return ModelConfig(
         family="gpt2",
-        architecture=read_architecture(fields),
+        architecture=ARCHITECTURE,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=fields.integer("n_inner", 4 * hidden_size),
@@ -58,7 +59,7 @@ def read_gguf(header: GGUFHeader) -> ModelConfig:
     num_layers = fields.integer("block_count", maximum=MAX_LAYERS)
     return ModelConfig(
         family="gpt2",
-        architecture="GPT2LMHeadModel",
+        architecture=ARCHITECTURE,
         vocab_size=header.vocab_size(),
         hidden_size=hidden_size,
         intermediate_size=fields.integer("feed_forward_length"),
@@ -80,7 +81,7 @@ def read_gguf(header: GGUFHeader) -> ModelConfig:
         torch_dtype=header.dtype(),
         quantized_bytes=header.quantized_bytes(),
         bos_token_id=header.bos_token_id(),
-        eos_token_ids=read_eos_token_ids(header),
+        eos_token_ids=header.eos_token_ids(),
     )
 
 

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 from quire.checkpoint.families.decoder import read_decoder
 from quire.checkpoint.families.fields import ConfigFields
-from quire.checkpoint.families.gguf_decoder import GGUFHeader, gated_names, read_gguf_decoder
-from quire.checkpoint.families.gguf_names import TensorRule
+from quire.checkpoint.families.gguf_decoder import read_gguf_decoder
+from quire.checkpoint.families.gguf_header import GGUFHeader
+from quire.checkpoint.families.gguf_names import TensorRule, gated_names
 from quire.checkpoint.model_config import ModelConfig
+
+ARCHITECTURE = "LlamaForCausalLM"
 
 
 def read(fields: ConfigFields) -> ModelConfig:
-    config = read_decoder(fields, "llama")
+    config = read_decoder(fields, "llama", ARCHITECTURE)
     bias = fields.flag("attention_bias", False)
     return replace(
         config,
@@ -24,7 +27,7 @@ def read(fields: ConfigFields) -> ModelConfig:
 
 def read_gguf(header: GGUFHeader) -> ModelConfig:
     """Mistral's GGUF files name this architecture too; a sliding window, if one is named, holds for all layers."""
-    config = read_gguf_decoder(header, "llama")
+    config = read_gguf_decoder(header, "llama", ARCHITECTURE)
     window = header.fields.optional_integer("attention.sliding_window", minimum=0) or None
     return replace(
         config,
@@ -37,4 +40,4 @@ def read_gguf(header: GGUFHeader) -> ModelConfig:
 
 def gguf_names(config: ModelConfig) -> list[TensorRule]:
     """GGUF pairs the rows of q and k that rotate together; Hugging Face keeps the two halves apart."""
-    return gated_names(permute_heads_of=config)
+    return gated_names(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from quire.checkpoint.families.decoder import (
     ACTIVATIONS,
     MAX_LAYERS,
-    read_architecture,
     read_dtype,
     same_layers,
     split_heads,
@@ -13,6 +12,7 @@ from quire.checkpoint.families.decoder import (
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.model_config import ModelConfig
 
+ARCHITECTURE = "OPTForCausalLM"
 POSITION_OFFSET = 2
 NORM_EPS = 1e-5
 
@@ -28,7 +28,7 @@ def read(fields: ConfigFields) -> ModelConfig:
     bias = fields.flag("enable_bias", True)
     return ModelConfig(
         family="opt",
-        architecture=read_architecture(fields),
+        architecture=ARCHITECTURE,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=fields.integer("ffn_dim"),

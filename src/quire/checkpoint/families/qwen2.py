@@ -6,13 +6,16 @@ from dataclasses import replace
 
 from quire.checkpoint.families.decoder import FULL, SLIDING, read_decoder, read_layer_types
 from quire.checkpoint.families.fields import ConfigFields
-from quire.checkpoint.families.gguf_decoder import GGUFHeader, gated_names, read_gguf_decoder
-from quire.checkpoint.families.gguf_names import TensorRule
+from quire.checkpoint.families.gguf_decoder import read_gguf_decoder
+from quire.checkpoint.families.gguf_header import GGUFHeader
+from quire.checkpoint.families.gguf_names import TensorRule, gated_names
 from quire.checkpoint.model_config import LayerConfig, ModelConfig
+
+ARCHITECTURE = "Qwen2ForCausalLM"
 
 
 def read(fields: ConfigFields) -> ModelConfig:
-    config = read_decoder(fields, "qwen2")
+    config = read_decoder(fields, "qwen2", ARCHITECTURE)
     return replace(config, attention_bias=True, layers=read_windowed_layers(fields, config))
 
 
@@ -33,7 +36,7 @@ def read_windowed_layers(fields: ConfigFields, config: ModelConfig) -> tuple[Lay
 
 def read_gguf(header: GGUFHeader) -> ModelConfig:
     header.fields.must_be_absent("attention.sliding_window")
-    return replace(read_gguf_decoder(header, "qwen2"), attention_bias=True)
+    return replace(read_gguf_decoder(header, "qwen2", ARCHITECTURE), attention_bias=True)
 
 
 def gguf_names(config: ModelConfig) -> list[TensorRule]:

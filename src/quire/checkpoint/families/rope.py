@@ -6,7 +6,7 @@ Two spellings exist: `rope_parameters` (transformers 5), and `rope_theta` with `
 from __future__ import annotations
 
 from quire.checkpoint.families.fields import ConfigFields
-from quire.checkpoint.model_config import Llama3RopeScaling, LinearRopeScaling, RopeConfig, RopeScaling
+from quire.checkpoint.model_config import LinearRopeScaling, Llama3RopeScaling, RopeConfig, RopeScaling
 
 DEFAULT_THETA = 10_000.0
 

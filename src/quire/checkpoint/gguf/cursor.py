@@ -67,7 +67,7 @@ class Cursor:
         """A key or a tensor's name: a string of bounded length."""
         length = self.u64(f"the length of {what}")
         if length > MAX_NAME_BYTES:
-            raise self.damaged(f"is followed by {what} of {length:,} bytes, where {MAX_NAME_BYTES:,} are allowed")
+            raise self.damaged(f"has {what} of {length:,} bytes, where {MAX_NAME_BYTES:,} are allowed")
         return self._text(length, what)
 
     def numbers(self, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:

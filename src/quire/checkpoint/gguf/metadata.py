@@ -31,7 +31,7 @@ class ValueType(enum.IntEnum):
     FLOAT64 = 12
 
 
-_NUMBERS = {
+_NUMBERS: dict[ValueType, np.dtype[Any]] = {
     ValueType.UINT8: np.dtype("<u1"),
     ValueType.INT8: np.dtype("<i1"),
     ValueType.UINT16: np.dtype("<u2"),
@@ -96,8 +96,9 @@ def _read_array(cursor: Cursor, depth: int) -> list[Any]:
 
 def _read_numbers(cursor: Cursor, value_type: ValueType, count: int) -> list[Any]:
     numbers = cursor.numbers(_NUMBERS[value_type], count)
-    if value_type is not ValueType.BOOL:
-        return numbers.tolist()
-    if count and numbers.max() > 1:
-        raise cursor.damaged(f"has a truth value of {numbers.max()}, where 0 and 1 are allowed")
-    return numbers.astype(bool).tolist()
+    if value_type is ValueType.BOOL:
+        if count and numbers.max() > 1:
+            raise cursor.damaged(f"has a truth value of {numbers.max()}, where 0 and 1 are allowed")
+        numbers = numbers.astype(bool)
+    values: list[Any] = numbers.tolist()
+    return values

@@ -45,7 +45,7 @@ class GGUFFile:
     def read_rows(self, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
         """Rows [start, stop) of the outermost dimension (of a 1-d tensor: elements), dequantized.
 
-        F32 comes as a view of the file. Raises CheckpointError if there is no such tensor.
+        Raises CheckpointError if there is no such tensor.
         """
         tensor = self._tensor(name)
         if not 0 <= start <= stop <= tensor.shape[0]:
@@ -70,8 +70,6 @@ class GGUFFile:
         offset = tensor.offset + first * block_type.num_bytes
         blocks = self._file.array(block_type.layout, offset, last - first)
         skipped = first * block_type.num_values
-        if block_type.layout == np.float32:
-            return blocks
         values = np.empty((len(blocks), block_type.num_values), np.float32)
         step = _VALUES_AT_A_TIME // block_type.num_values
         # A scale that is infinite or not a number gives values that are not: the model's checks find those.

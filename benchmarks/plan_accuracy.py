@@ -1,0 +1,141 @@
+"""The memory planner against reality: predicted and measured bytes of a busy engine, part by part of the prediction.
+
+python -m benchmarks.plan_accuracy [--model smollm2] [--output result.json]
+
+Each case runs in a process of its own, which fills its KV cache with sampled sequences at the full token budget. Measured
+is the high-water mark of its anonymous memory, polled from outside, and the code pages of its libraries. The mapped
+weight file is not counted: the system drops those pages when memory is short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from quire import LLM, SamplingParams
+from quire.checkpoint.checkpoint import open_checkpoint
+from quire.plan.memory import Demand, memory_need, num_kv_blocks
+from quire.plan.sizes import format_size
+
+POLL_S = 0.002
+
+
+@dataclass(frozen=True)
+class Case:
+    """`num_seqs` sequences of `prompt_len` + `output_len` tokens run at once."""
+
+    dtype: str
+    num_seqs: int
+    prompt_len: int
+    output_len: int
+    max_num_batched_tokens: int
+
+    @property
+    def max_model_len(self) -> int:
+        return self.prompt_len + self.output_len
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dtype}, {self.num_seqs} x ({self.prompt_len} + {self.output_len}) tokens,"
+            f" budget {self.max_num_batched_tokens}"
+        )
+
+
+CASES = [
+    Case(dtype, num_seqs, prompt_len, 16, budget)
+    for dtype in ("float32", "bfloat16")
+    for num_seqs, prompt_len, budget in ((1, 2000, 2048), (32, 500, 2048), (128, 100, 512))
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--run-case", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.run_case is not None:
+        run_case(args.model, Case(**json.loads(args.run_case)))
+        return
+    rows = []
+    for case in CASES:
+        predicted, measured = predict(args.model, case), measure(args.model, case)
+        error = predicted["total"] / measured - 1
+        rows.append({**asdict(case), "predicted": predicted, "measured": measured, "error": error})
+        parts = ", ".join(f"{name} {format_size(size)}" for name, size in predicted.items() if name != "total")
+        print(
+            f"{case}: predicted {format_size(predicted['total'])}, measured {format_size(measured)}"
+            f" ({error:+.1%})  [{parts}]",
+            flush=True,
+        )
+    worst = max(abs(row["error"]) for row in rows)
+    print(f"largest error {worst:.1%}")
+    if args.output is not None:
+        args.output.write_text(json.dumps({"model": args.model, "cases": rows}, indent=2) + "\n")
+
+
+def demand(case: Case) -> Demand:
+    return Demand(
+        dtype=case.dtype,
+        max_model_len=case.max_model_len,
+        concurrency=case.num_seqs,
+        max_num_seqs=case.num_seqs,
+        max_num_batched_tokens=case.max_num_batched_tokens,
+    )
+
+
+def predict(model: str, case: Case) -> dict[str, int]:
+    """Bytes of each part, and in all."""
+    need = memory_need(open_checkpoint(model, with_weights=False).config, demand(case))
+    return {**asdict(need), "total": need.total}
+
+
+def measure(model: str, case: Case) -> int:
+    """High-water mark of a process that runs the case."""
+    command = [sys.executable, "-m", "benchmarks.plan_accuracy", "--model", model]
+    process = subprocess.Popen([*command, "--run-case", json.dumps(asdict(case))])
+    peak_anonymous = code = 0
+    while process.poll() is None:
+        status = read_status(process.pid)
+        peak_anonymous = max(peak_anonymous, status.get("RssAnon", 0))
+        code = status.get("RssFile", code)
+        time.sleep(POLL_S)
+    if process.returncode != 0:
+        raise SystemExit(f"{case} failed with exit code {process.returncode}")
+    return peak_anonymous + code
+
+
+def read_status(pid: int) -> dict[str, int]:
+    """Bytes of the Rss lines of /proc/pid/status; empty once the process is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
+
+
+def run_case(model: str, case: Case) -> None:
+    """Sampled, with every row drawing at once: the most that a step can need."""
+    config = open_checkpoint(model, with_weights=False).config
+    rng = random.Random(0)
+    prompts = [[rng.randrange(config.vocab_size) for _ in range(case.prompt_len)] for _ in range(case.num_seqs)]
+    params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=case.output_len, ignore_eos=True, seed=0)
+    with LLM(
+        model,
+        dtype=case.dtype,
+        max_model_len=case.max_model_len,
+        num_blocks=num_kv_blocks(config, demand(case)),
+        max_num_seqs=case.num_seqs,
+        max_num_batched_tokens=case.max_num_batched_tokens,
+    ) as llm:
+        llm.generate(prompts, params, use_tqdm=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The GGUF metadata that Llama, Qwen and Gemma share."""
+
+from __future__ import annotations
+
+from quire.checkpoint.families.decoder import MAX_LAYERS, same_layers, split_heads
+from quire.checkpoint.families.gguf_header import ROPE_DIVISORS, GGUFHeader
+from quire.checkpoint.families.rope import DEFAULT_THETA
+from quire.checkpoint.model_config import (
+    Activation,
+    LinearRopeScaling,
+    ModelConfig,
+    RopeConfig,
+    RopeScaling,
+    StoredRopeScaling,
+)
+
+
+def read_gguf_decoder(
+    header: GGUFHeader,
+    family: str,
+    architecture: str,
+    *,
+    activation: Activation = "silu",
+    default_theta: float = DEFAULT_THETA,
+) -> ModelConfig:
+    """A gated, RMS-normalized, rotary decoder with full attention; each family replaces what differs in it.
+
+    `architecture` is the Hugging Face class that does the same.
+    """
+    fields = header.fields
+    fields.must_be_absent("expert_count")
+    hidden_size = fields.integer("embedding_length")
+    num_heads = fields.integer("attention.head_count")
+    head_dim = fields.optional_integer("attention.key_length")
+    if head_dim is None:
+        head_dim = split_heads(fields, "embedding_length", hidden_size, num_heads)
+    fields.must_be("attention.value_length", head_dim)
+    fields.must_be("rope.dimension_count", head_dim)
+    num_layers = fields.integer("block_count", maximum=MAX_LAYERS)
+    theta = fields.number("rope.freq_base", default_theta)
+    rope = RopeConfig(theta=theta, rotary_dim=head_dim, scaling=_read_rope_scaling(header))
+    return ModelConfig(
+        family=family,
+        architecture=architecture,
+        vocab_size=header.vocab_size(),
+        hidden_size=hidden_size,
+        intermediate_size=fields.integer("feed_forward_length"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=fields.integer("attention.head_count_kv", num_heads),
+        head_dim=head_dim,
+        max_position=fields.integer("context_length"),
+        layers=same_layers(num_layers, window=None, rope=rope),
+        activation=activation,
+        norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+        attention_scale=head_dim**-0.5,
+        tie_word_embeddings=header.tied(),
+        torch_dtype=header.dtype(),
+        bos_token_id=header.bos_token_id(),
+        eos_token_ids=header.eos_token_ids(),
+        quantized_bytes=header.quantized_bytes(),
+    )
+
+
+def _read_rope_scaling(header: GGUFHeader) -> RopeScaling | None:
+    """Llama 3's scaling is not in the metadata: its frequency divisors are a tensor."""
+    if header.has(ROPE_DIVISORS):
+        return StoredRopeScaling(tensor=ROPE_DIVISORS)
+    fields = header.fields
+    kind = fields.choice("rope.scaling.type", {"none": None, "linear": "linear"}, "none")
+    return LinearRopeScaling(factor=fields.number("rope.scaling.factor")) if kind else None

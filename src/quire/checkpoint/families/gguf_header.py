@@ -1,0 +1,62 @@
+"""What a GGUF file says of its model before any tensor is read: metadata, and the tensors' names, shapes and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.checkpoint.families.fields import ConfigFields
+from quire.checkpoint.gguf import GGUFTensor
+from quire.errors import CheckpointError
+
+FILE_TYPE_DTYPES = {0: "float32", 1: "float16", 32: "bfloat16"}
+"""general.file_type of the files that are not quantized."""
+ROPE_DIVISORS = "rope_freqs.weight"
+
+
+class GGUFHeader:
+    """`fields` are the metadata of the file's own architecture, such as llama.block_count."""
+
+    def __init__(
+        self, metadata: Mapping[str, Any], tensors: Mapping[str, GGUFTensor], source: str, architecture: str
+    ) -> None:
+        self.source = source
+        self.architecture = architecture
+        self.fields = ConfigFields(metadata, source, f"{architecture}.")
+        self._general = ConfigFields(metadata, source)
+        self._tensors = tensors
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self._tensors
+
+    def vocab_size(self) -> int:
+        """Rows of the token embedding, which may be more than the tokenizer has tokens."""
+        embedding = self._tensors.get("token_embd.weight")
+        if embedding is None or len(embedding.shape) != 2:
+            raise CheckpointError(f"{self.source} lacks the tensor token_embd.weight; fetch the file again.")
+        return embedding.shape[0]
+
+    def tied(self) -> bool:
+        """Whether the token embedding is the output projection too."""
+        return not self.has("output.weight")
+
+    def dtype(self) -> str:
+        return FILE_TYPE_DTYPES.get(self._file_type(), "float32")
+
+    def quantized_bytes(self) -> int | None:
+        """Bytes of all tensors; None where the file is not quantized."""
+        if self._file_type() in FILE_TYPE_DTYPES:
+            return None
+        return sum(tensor.num_bytes for tensor in self._tensors.values())
+
+    def bos_token_id(self) -> int | None:
+        return self._general.optional_integer("tokenizer.ggml.bos_token_id", minimum=0)
+
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The end of a text and, where it is another token, the end of a turn."""
+        ids = (self._general.optional_integer(f"tokenizer.ggml.{kind}_token_id", minimum=0) for kind in ("eos", "eot"))
+        return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
+
+    def _file_type(self) -> int:
+        """Files without the key are taken for quantized: most are."""
+        return self._general.integer("general.file_type", 2, minimum=0)

@@ -1,0 +1,77 @@
+"""The tensors of a GGUF file under Hugging Face's names and with Hugging Face's numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.checkpoint.families.gguf_names import TensorOrigin, match_names
+from quire.checkpoint.families.registry import FAMILIES
+from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.model_config import ModelConfig
+from quire.checkpoint.weights import TensorInfo
+from quire.errors import CheckpointError
+
+FloatArray = npt.NDArray[np.float32]
+
+
+def gguf_weights(config: ModelConfig, gguf_file: GGUFFile) -> GGUFWeights:
+    """The file as a WeightSource; closing it closes the file."""
+    rules = FAMILIES[config.family].gguf_names
+    assert rules is not None, f"{config.family} was not read from a GGUF file"
+    return GGUFWeights(gguf_file, match_names(gguf_file.tensors, rules(config)))
+
+
+class GGUFWeights:
+    """A WeightSource. Everything comes as float32; what the conversion to GGUF changed is undone row by row."""
+
+    def __init__(self, file: GGUFFile, origins: dict[str, TensorOrigin]) -> None:
+        self._file = file
+        self._origins = origins
+        self._transposed: tuple[str, FloatArray] | None = None
+        """The tensor that is being read column by column, whole."""
+
+    def names(self) -> list[str]:
+        return list(self._origins)
+
+    def info(self, name: str) -> TensorInfo:
+        origin = self._origin(name)
+        shape = self._file.tensors[origin.gguf].shape
+        return TensorInfo(name, shape[::-1] if origin.rule.transposed else shape, "float32")
+
+    def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        origin = self._origin(name)
+        if origin.rule.transposed and len(self._file.tensors[origin.gguf].shape) == 2:
+            return self._transpose(origin.gguf)[start:stop]
+        if origin.rule.rotary_heads is not None:
+            return self._read_rotary_rows(origin, origin.rule.rotary_heads, start, stop)
+        rows = self._file.read_rows(origin.gguf, start, stop)
+        return rows + np.float32(origin.rule.offset) if origin.rule.offset else rows
+
+    def close(self) -> None:
+        self._transposed = None
+        self._file.close()
+
+    def _origin(self, name: str) -> TensorOrigin:
+        if name not in self._origins:
+            raise CheckpointError(f"{self._file.path} lacks the tensor that {name} is read from; fetch the file again.")
+        return self._origins[name]
+
+    def _read_rotary_rows(self, origin: TensorOrigin, num_heads: int, start: int, stop: int) -> FloatArray:
+        """Rows [start, stop) in Hugging Face's order: each head's even rows of the file, then its odd ones."""
+        num_rows = self._file.tensors[origin.gguf].shape[0]
+        head_dim = num_rows // num_heads
+        first = start // head_dim * head_dim
+        last = -(-stop // head_dim) * head_dim
+        rows = self._file.read_rows(origin.gguf, first, last)
+        halves = rows.reshape(-1, head_dim // 2, 2, *rows.shape[1:]).swapaxes(1, 2)
+        return halves.reshape(rows.shape)[start - first : stop - first]
+
+    def _transpose(self, gguf: str) -> FloatArray:
+        """A few columns of a row-wise quantized tensor cost as much as all, so the tensor is kept until the next one."""
+        if self._transposed is None or self._transposed[0] != gguf:
+            whole = self._file.read_rows(gguf, 0, self._file.tensors[gguf].shape[0])
+            self._transposed = (gguf, whole.T)
+        return self._transposed[1]

@@ -1,0 +1,109 @@
+"""Which architectures quire reads, by Hugging Face class name and by GGUF architecture name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.checkpoint.families import gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
+from quire.checkpoint.families.checks import check_model_config
+from quire.checkpoint.families.fields import ConfigFields
+from quire.checkpoint.families.gguf_header import GGUFHeader
+from quire.checkpoint.families.gguf_names import TensorRule
+from quire.checkpoint.gguf import GGUFTensor
+from quire.checkpoint.model_config import ModelConfig
+from quire.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """`model_type` is config.json's; `read_gguf` and `gguf_names` are None where GGUF has no such architecture.
+
+    The key in FAMILIES is the GGUF architecture name where there is one.
+    """
+
+    architecture: str
+    model_type: str
+    read: Callable[[ConfigFields], ModelConfig]
+    read_gguf: Callable[[GGUFHeader], ModelConfig] | None = None
+    gguf_names: Callable[[ModelConfig], list[TensorRule]] | None = None
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(
+        architecture=llama.ARCHITECTURE,
+        model_type="llama",
+        read=llama.read,
+        read_gguf=llama.read_gguf,
+        gguf_names=llama.gguf_names,
+    ),
+    "mistral": Family(architecture=mistral.ARCHITECTURE, model_type="mistral", read=mistral.read),
+    "qwen2": Family(
+        architecture=qwen2.ARCHITECTURE,
+        model_type="qwen2",
+        read=qwen2.read,
+        read_gguf=qwen2.read_gguf,
+        gguf_names=qwen2.gguf_names,
+    ),
+    "qwen3": Family(
+        architecture=qwen3.ARCHITECTURE,
+        model_type="qwen3",
+        read=qwen3.read,
+        read_gguf=qwen3.read_gguf,
+        gguf_names=qwen3.gguf_names,
+    ),
+    "gemma3": Family(
+        architecture=gemma3.ARCHITECTURE,
+        model_type="gemma3_text",
+        read=gemma3.read,
+        read_gguf=gemma3.read_gguf,
+        gguf_names=gemma3.gguf_names,
+    ),
+    "opt": Family(architecture=opt.ARCHITECTURE, model_type="opt", read=opt.read),
+    "gpt2": Family(
+        architecture=gpt2.ARCHITECTURE,
+        model_type="gpt2",
+        read=gpt2.read,
+        read_gguf=gpt2.read_gguf,
+        gguf_names=gpt2.gguf_names,
+    ),
+}
+
+
+def read_config(config_json: Mapping[str, Any], source: str) -> ModelConfig:
+    """The model that a parsed config.json describes; `source` names it in messages.
+
+    Raises UnsupportedModelError for an architecture, or a field, that quire does not implement, and CheckpointError
+    for a config that is damaged or contradicts itself.
+    """
+    fields = ConfigFields(config_json, source)
+    family = _find_family(fields)
+    fields.must_be_absent("quantization_config")
+    config = family.read(fields)
+    check_model_config(config, source)
+    return config
+
+
+def read_gguf_config(metadata: Mapping[str, Any], tensors: Mapping[str, GGUFTensor], source: str) -> ModelConfig:
+    """The model that a GGUF file's header describes; errors as for `read_config`."""
+    general = ConfigFields(metadata, source)
+    readers = {name: family.read_gguf for name, family in FAMILIES.items() if family.read_gguf is not None}
+    name = general.choice("general.architecture", {name: name for name in readers})
+    config = readers[name](GGUFHeader(metadata, tensors, source, name))
+    check_model_config(config, source)
+    return config
+
+
+def _find_family(fields: ConfigFields) -> Family:
+    """By the first of `architectures`; older files have only a `model_type`."""
+    names = fields.texts("architectures")
+    if not names:
+        by_model_type = {family.model_type: family for family in FAMILIES.values()}
+        return fields.choice("model_type", by_model_type)
+    by_architecture = {family.architecture: family for family in FAMILIES.values()}
+    if names[0] not in by_architecture:
+        raise UnsupportedModelError(
+            f"{fields.source}: the architecture is {names[0]}; quire supports {', '.join(by_architecture)}."
+        )
+    return by_architecture[names[0]]

@@ -1,0 +1,196 @@
+"""A conversation becomes the text of a prompt, through the template that comes with the model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import Template
+
+from quire.engine.template_budget import TemplateLimits
+from quire.engine.template_sandbox import compile_template, render_template
+from quire.engine.tokenizer import Tokenizer
+from quire.errors import ChatTemplateError, InvalidRequestError
+
+RESERVED_NAMES = frozenset(
+    {
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"),
+        *(
+            "tokenize",
+            "add_special_tokens",
+            "tokenizer",
+            "raise_exception",
+            "strftime_now",
+            "namespace",
+            "dict",
+            "range",
+        ),
+        *("bos_token", "eos_token", "unk_token", "pad_token"),
+    }
+)
+"""What chat_template_kwargs may not replace."""
+
+MAX_INPUT_DEPTH = 64
+_CONTINUE_HERE = "\ue000quire:continue\ue001"
+_MARK = _CONTINUE_HERE + " "
+"""The space shows whether the template trims texts: then it trims the one to continue, too."""
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+
+
+def render_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    chat_template: str | None = None,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    limits: TemplateLimits | None = None,
+) -> str:
+    """The prompt's text. Its special tokens are written out: encode it with add_special_tokens=False.
+
+    `chat_template` is a template, or the name of one of the model's own. `continue_final_message` ends the text where
+    the last message ends, so that the model goes on with it. Messages, tools, documents and kwargs are JSON values;
+    a message's None fields count as absent. Raises InvalidRequestError for bad input, ChatTemplateError if the
+    template fails, asks for too much (see `quire.engine.template_sandbox`) or tries to leave its sandbox.
+    """
+    if continue_final_message and add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message and add_generation_prompt exclude each other: the prompt either ends within the"
+            " last message or opens a new one; set one of them to false.",
+            field="continue_final_message",
+        )
+    conversation = [_plain_message(message, index) for index, message in enumerate(messages)]
+    if not conversation:
+        raise InvalidRequestError("The conversation has no messages; give at least one.", field="messages")
+    if continue_final_message:
+        _mark_end(conversation[-1])
+    variables = {
+        **tokenizer.special_tokens,
+        **_checked_kwargs(chat_template_kwargs or {}),
+        "messages": conversation,
+        "tools": None if tools is None else _plain(list(tools), "tools"),
+        "documents": None if documents is None else _plain(list(documents), "documents"),
+        "add_generation_prompt": add_generation_prompt,
+    }
+    text = _render(_choose_template(tokenizer, chat_template, tools is not None), variables, limits or TemplateLimits())
+    return _cut_at_mark(text) if continue_final_message else text
+
+
+def _choose_template(tokenizer: Tokenizer, chat_template: str | None, has_tools: bool) -> str:
+    templates = tokenizer.chat_templates
+    if chat_template is not None:
+        return templates.get(chat_template, chat_template)
+    if has_tools and "tool_use" in templates:
+        return templates["tool_use"]
+    if "default" in templates:
+        return templates["default"]
+    raise ChatTemplateError(
+        "The model has no chat template, so it cannot chat; pass chat_template, or use an instruction-tuned model, or"
+        " complete plain text instead."
+    )
+
+
+def _render(source: str, variables: Mapping[str, Any], limits: TemplateLimits) -> str:
+    # Whatever a template raises is its own failure: it runs arbitrary expressions.
+    try:
+        template = _compile(source)
+    except Exception as error:
+        raise ChatTemplateError(f"The chat template could not be compiled: {_reason(error)}; correct it.") from error
+    try:
+        return render_template(template, variables, limits)
+    except Exception as error:
+        raise ChatTemplateError(
+            f"The chat template failed: {_reason(error)}; check that it fits these messages and fields."
+        ) from error
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(source: str) -> Template:
+    return compile_template(source)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip().rstrip(".")
+    return (text or type(error).__name__)[:500]
+
+
+def _checked_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    reserved = sorted(RESERVED_NAMES & set(kwargs))
+    if reserved:
+        raise InvalidRequestError(
+            f"chat_template_kwargs must not set {', '.join(reserved)}: the engine sets them itself; use the request's"
+            " own fields.",
+            field="chat_template_kwargs",
+            value=reserved,
+        )
+    plain: dict[str, Any] = _plain(dict(kwargs), "chat_template_kwargs")
+    return plain
+
+
+def _plain_message(message: object, index: int) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise InvalidRequestError(
+            f"Message {index} must be a dict with a 'role', and a 'content' in most cases, got {message!r:.200}.",
+            field="messages",
+        )
+    plain: dict[str, Any] = _plain(
+        {name: value for name, value in message.items() if value is not None}, f"messages[{index}]"
+    )
+    # Templates read reasoning under one of several names; whichever was given, they find it.
+    for name in _REASONING_NAMES:
+        if name in plain:
+            return {"thinking": plain[name], "reasoning_content": plain[name], **plain}
+    return plain
+
+
+def _plain(value: object, field: str, depth: int = 0) -> Any:
+    """The value in plain JSON types, so that a template meets no object with methods of its own."""
+    if depth > MAX_INPUT_DEPTH:
+        raise InvalidRequestError(f"{field} is nested deeper than {MAX_INPUT_DEPTH} levels; flatten it.", field=field)
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case Mapping():
+            return {str(key): _plain(item, field, depth + 1) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item, field, depth + 1) for item in value]
+    raise InvalidRequestError(
+        f"{field} holds a {type(value).__name__}; only JSON values (text, numbers, lists, dicts) can be rendered.",
+        field=field,
+    )
+
+
+def _mark_end(message: dict[str, Any]) -> None:
+    """Put a mark behind the message's last text; where it comes out is where the model goes on."""
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = content + _MARK
+        return
+    for block in reversed(content if isinstance(content, list) else []):
+        if isinstance(block, dict) and isinstance(block.get("text"), str):
+            block["text"] += _MARK
+            return
+    raise InvalidRequestError(
+        "continue_final_message needs a last message with text to continue; give it content, or set it to false.",
+        field="continue_final_message",
+    )
+
+
+def _cut_at_mark(text: str) -> str:
+    end = text.rfind(_CONTINUE_HERE)
+    if end < 0:
+        raise ChatTemplateError(
+            "The chat template leaves out the last message, so it cannot be continued; set continue_final_message to"
+            " false."
+        )
+    return text[:end] if text.startswith(_MARK, end) else text[:end].rstrip()

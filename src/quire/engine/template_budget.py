@@ -1,0 +1,85 @@
+"""What one rendering of a template may spend: processor time, text and list items made, the size of any one value."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import MappingView
+from dataclasses import dataclass
+
+from jinja2.exceptions import TemplateRuntimeError
+
+MAX_DEPTH = 100
+"""Lists within lists. Python itself can overflow its stack on values nested much deeper."""
+CHARS_PER_ITEM = 16
+"""What a list item counts for beside characters: about its memory."""
+
+
+class TemplateLimitError(TemplateRuntimeError):
+    """The template asked for more than a rendering may spend."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateLimits:
+    """`seconds` is processor time of the rendering thread, so that a busy machine fails no honest template."""
+
+    seconds: float = 2.0
+    max_size: int = 8_000_000
+    """Size of one value: its characters, and one for each item, however deep."""
+    max_total: int = 128_000_000
+    """Characters of all values made, together; a list item counts as CHARS_PER_ITEM."""
+
+
+class TemplateBudget:
+    """Keeps every value a template can reach within `max_size`, so that no single operation on one takes long."""
+
+    def __init__(self, limits: TemplateLimits) -> None:
+        self._limits = limits
+        self._deadline = time.thread_time() + limits.seconds
+        self._spent = 0
+        # id -> (value, size, depth). Holding the value keeps its id from being used again.
+        self._measured: dict[int, tuple[object, int, int]] = {}
+
+    def tick(self, num_chars: int = 0) -> None:
+        """Called wherever a template can loop; `num_chars` is the text it may write before the next call."""
+        self._spent += num_chars
+        if self._spent > self._limits.max_total:
+            raise TemplateLimitError(f"it made more than {self._limits.max_total} characters in all")
+        if time.thread_time() > self._deadline:
+            raise TemplateLimitError(f"it ran for more than {self._limits.seconds} s")
+
+    def check_size(self, size: int) -> None:
+        """Refuse an operation before it makes a value of that size."""
+        if size > self._limits.max_size:
+            raise TemplateLimitError(f"it would make a value of size {size}, the limit is {self._limits.max_size}")
+
+    def charge(self, value: object) -> None:
+        """Account for a value that was just made."""
+        size = self.size(value)
+        self.check_size(size)
+        if isinstance(value, str):
+            self.tick(size)
+        elif isinstance(value, list | tuple | dict):
+            self.tick(CHARS_PER_ITEM * len(value))
+
+    def size(self, value: object) -> int:
+        """Characters and items of a value with all it holds; what it holds twice counts twice."""
+        return self._measure(value)[0]
+
+    def _measure(self, value: object) -> tuple[int, int]:
+        """Size and depth. Each container is walked once, so shared parts cost nothing to measure."""
+        if isinstance(value, str | bytes):
+            return len(value) + 1, 0
+        if not isinstance(value, list | tuple | dict | set | frozenset | MappingView):
+            return 1, 0
+        known = self._measured.get(id(value))
+        if known is not None:
+            return known[1], known[2]
+        size, depth = 1, 0
+        for part in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
+            part_size, part_depth = self._measure(part)
+            size += part_size
+            depth = max(depth, part_depth + 1)
+        if depth > MAX_DEPTH:
+            raise TemplateLimitError(f"a value is nested deeper than {MAX_DEPTH} levels")
+        self._measured[id(value)] = (value, size, depth)
+        return size, depth

@@ -1,0 +1,66 @@
+"""Self-attention of one layer: project, normalize and rotate heads, attend over the paged KV, project back.
+
+H heads, G key/value heads, E head_dim, D hidden_size, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from quire.attention.backend import AttentionBackend, AttentionShape, LayerKVCache
+from quire.attention.forward_batch import ForwardBatch
+from quire.kernels.ops import Ops
+from quire.layers.linear import Linear
+from quire.layers.norm import Norm
+from quire.layers.rope import Rotation
+
+
+@dataclass(frozen=True, slots=True)
+class QKNorm:
+    """Norms over the E values of each head."""
+
+    query: Norm
+    key: Norm
+
+
+class Attention:
+    """`rope` is the layer's place in the step's rotations; None means the positions were added to the embeddings."""
+
+    __slots__ = ("backend", "heads", "ops", "output", "qk_norm", "qkv", "rope", "shape")
+
+    def __init__(
+        self,
+        ops: Ops,
+        backend: AttentionBackend,
+        shape: AttentionShape,
+        qkv: Linear,
+        output: Linear,
+        *,
+        rope: int | None,
+        qk_norm: QKNorm | None = None,
+    ) -> None:
+        self.ops = ops
+        self.backend = backend
+        self.shape = shape
+        self.qkv = qkv
+        self.output = output
+        self.rope = rope
+        self.qk_norm = qk_norm
+        self.heads = (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
+
+    def forward(
+        self, x: torch.Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch
+    ) -> torch.Tensor:
+        """[T, D] -> [T, D]."""
+        projected = self.qkv.forward(x)
+        heads = projected.view(projected.shape[0], sum(self.heads), self.shape.head_dim)
+        query, key, value = heads.split(self.heads, dim=1)
+        if self.qk_norm is not None:
+            query, key = self.qk_norm.query.forward(query), self.qk_norm.key.forward(key)
+        if self.rope is not None:
+            cos, sin = rotations[self.rope]
+            query, key = self.ops.rope(query, cos, sin), self.ops.rope(key, cos, sin)
+        return self.output.forward(self.backend.attend(query, key, value, cache, self.shape, batch))

@@ -1,0 +1,24 @@
+"""A linear layer: x @ weight.T + bias, however the weight is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from quire.quantization.method import QuantMethod
+
+
+class Linear:
+    """`weight` is what the method's `process_after_loading` returned."""
+
+    __slots__ = ("bias", "method", "weight")
+
+    def __init__(self, method: QuantMethod, weight: Any, bias: torch.Tensor | None) -> None:
+        self.method = method
+        self.weight = weight
+        self.bias = bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, num_inputs] -> [T, num_outputs]."""
+        return self.method.apply(x, self.weight, self.bias)

@@ -1,0 +1,46 @@
+"""Feed-forward layers. D hidden_size, I intermediate_size, T tokens."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from quire.kernels.ops import Ops
+from quire.layers.linear import Linear
+
+
+class FeedForward(Protocol):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, D] -> [T, D]."""
+
+
+class GatedMLP:
+    """down(act(gate(x)) * up(x)) (Shazeer 2020); gate and up are one linear layer of 2 I outputs."""
+
+    __slots__ = ("activation", "down", "gate_up", "ops")
+
+    def __init__(self, ops: Ops, activation: str, gate_up: Linear, down: Linear) -> None:
+        self.ops = ops
+        self.activation = activation
+        self.gate_up = gate_up
+        self.down = down
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self.gate_up.forward(x).chunk(2, dim=-1)
+        return self.down.forward(self.ops.gated(gate, up, self.activation))
+
+
+class MLP:
+    """down(act(up(x)))."""
+
+    __slots__ = ("activation", "down", "ops", "up")
+
+    def __init__(self, ops: Ops, activation: str, up: Linear, down: Linear) -> None:
+        self.ops = ops
+        self.activation = activation
+        self.up = up
+        self.down = down
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down.forward(self.ops.activate(self.up.forward(x), self.activation))

@@ -1,0 +1,125 @@
+"""The skeleton all families share: embed, run the layers, normalize; project to the vocabulary on request.
+
+Shapes: T tokens of the step, L of them with logits, D hidden_size, E embedding_dim (D but for OPT-350m), V vocab_size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from quire.attention.backend import LayerKVCache
+from quire.attention.forward_batch import ForwardBatch
+from quire.checkpoint.model_config import ModelConfig
+from quire.layers.attention import Attention
+from quire.layers.embedding import Embedding
+from quire.layers.linear import Linear
+from quire.layers.mlp import FeedForward
+from quire.layers.norm import Norm
+from quire.layers.rope import RotaryEmbedding, Rotation
+
+
+class DecoderLayer(Protocol):
+    def forward(
+        self, x: torch.Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch
+    ) -> torch.Tensor:
+        """[T, D] -> [T, D]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreNormLayer:
+    """Normalizes what goes into attention and MLP; the residual passes untouched."""
+
+    attention_norm: Norm
+    attention: Attention
+    mlp_norm: Norm
+    mlp: FeedForward
+
+    def forward(
+        self, x: torch.Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch
+    ) -> torch.Tensor:
+        x = x + self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch)
+        return x + self.mlp.forward(self.mlp_norm.forward(x))
+
+
+@dataclass(frozen=True, slots=True)
+class PostNormLayer:
+    """Normalizes after the residual is added, as the first transformers did."""
+
+    attention: Attention
+    attention_norm: Norm
+    mlp: FeedForward
+    mlp_norm: Norm
+
+    def forward(
+        self, x: torch.Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch
+    ) -> torch.Tensor:
+        x = self.attention_norm.forward(x + self.attention.forward(x, rotations, cache, batch))
+        return self.mlp_norm.forward(x + self.mlp.forward(x))
+
+
+@dataclass(frozen=True, slots=True)
+class SandwichNormLayer:
+    """Normalizes what goes into attention and MLP and what comes out of them."""
+
+    attention_norm: Norm
+    attention: Attention
+    attention_output_norm: Norm
+    mlp_norm: Norm
+    mlp: FeedForward
+    mlp_output_norm: Norm
+
+    def forward(
+        self, x: torch.Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch
+    ) -> torch.Tensor:
+        attended = self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch)
+        x = x + self.attention_output_norm.forward(attended)
+        return x + self.mlp_output_norm.forward(self.mlp.forward(self.mlp_norm.forward(x)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A Model. `positions` are learned ones; `ropes` the distinct rotary embeddings that layers refer to by place.
+
+    `input_projection` (E -> D) and `output_projection` (D -> E) are there where E differs from D.
+    """
+
+    config: ModelConfig
+    embedding: Embedding
+    layers: Sequence[DecoderLayer]
+    head: Linear
+    final_norm: Norm | None
+    ropes: Sequence[RotaryEmbedding] = ()
+    positions: Embedding | None = None
+    input_projection: Linear | None = None
+    output_projection: Linear | None = None
+
+    def forward(self, batch: ForwardBatch, kv: list[LayerKVCache]) -> torch.Tensor:
+        """Hidden states [T, D]; writes the step's K and V into `kv`, one cache a layer."""
+        x = self._embed(batch)
+        longest = max(batch.context_lens)
+        rotations = [rope.rotation(batch.positions, longest) for rope in self.ropes]
+        for layer, cache in zip(self.layers, kv, strict=True):
+            x = layer.forward(x, rotations, cache, batch)
+        return x if self.final_norm is None else self.final_norm.forward(x)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[L, D] -> float32 [L, V]."""
+        if self.output_projection is not None:
+            hidden = self.output_projection.forward(hidden)
+        logits = self.head.forward(hidden).float()
+        cap = self.config.final_logit_softcap
+        return logits if cap is None else (logits / cap).tanh_().mul_(cap)
+
+    def _embed(self, batch: ForwardBatch) -> torch.Tensor:
+        x = self.embedding.forward(batch.token_ids)
+        if self.config.embedding_scale != 1.0:
+            x = x * self.config.embedding_scale
+        if self.input_projection is not None:
+            x = self.input_projection.forward(x)
+        if self.positions is not None:
+            x = x + self.positions.forward(batch.positions)
+        return x

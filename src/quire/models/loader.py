@@ -1,0 +1,137 @@
+"""From a checkpoint's files into tensors of the model's dtype, a few rows at a time.
+
+Each tensor is compared with the shape its config demands before memory for it is taken, and is converted straight
+into its final place, so that loading never holds more than the model and one chunk.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from quire.checkpoint.weights import WeightSource
+from quire.errors import CheckpointError
+
+CHUNK_BYTES = 4 << 20
+"""Of a chunk in float32."""
+
+BUFFERS = re.compile(
+    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|embeddings\.position_ids)$",
+)
+"""Tensors that older checkpoints carry though they are no weights: rotary frequencies, causal masks."""
+
+LARGEST_NAMED = 5
+
+
+class WeightLoader:
+    """Hands out each tensor of one checkpoint once.
+
+    `prefix` is what the checkpoint's names may lack: a model saved without its output projection has
+    `h.0.ln_1.weight` where the whole model has `transformer.h.0.ln_1.weight`.
+    """
+
+    def __init__(self, source: WeightSource, checkpoint: str, dtype: torch.dtype, prefix: str) -> None:
+        self.dtype = dtype
+        self._source = source
+        self._checkpoint = checkpoint
+        self._prefix = prefix
+        self._names = frozenset(source.names())
+        self._left = {name for name in self._names if not BUFFERS.search(name)}
+
+    def has(self, name: str) -> bool:
+        return self._stored_name(name) in self._names
+
+    def check_shape(self, name: str, expected: tuple[int, ...], *, transposed: bool = False) -> None:
+        """Raises CheckpointError if there is no such tensor, or if its shape (or its transpose's) is another."""
+        stored = self._stored_name(name)
+        if stored not in self._names:
+            raise CheckpointError(
+                f"{self._checkpoint} lacks the tensor {name}, of shape {expected} by its config; fetch the file again."
+            )
+        found = self._source.info(stored).shape
+        demanded = expected[::-1] if transposed else expected
+        if found != demanded:
+            raise CheckpointError(
+                f"{self._checkpoint}: tensor {name} has shape {found}, but its config demands {demanded};"
+                " check that config and weights belong together."
+            )
+
+    def take(
+        self, name: str, shape: tuple[int, ...], *, offset: float = 0.0, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """A whole tensor, in the model's dtype unless another is given. Raises CheckpointError (see `fill`)."""
+        self.check_shape(name, shape)
+        tensor = torch.empty(shape, dtype=dtype or self.dtype)
+        self.fill(tensor, name, offset=offset)
+        return tensor
+
+    def fill(self, destination: torch.Tensor, name: str, *, transposed: bool = False, offset: float = 0.0) -> None:
+        """Read a tensor into memory of its shape, or, `transposed`, of its transpose's; add `offset` to each element.
+
+        Raises CheckpointError naming the tensor: missing, of another shape, or with values that are not finite.
+        """
+        self.check_shape(name, tuple(destination.shape), transposed=transposed)
+        for start, chunk in self._chunks(name):
+            rows = slice(start, start + chunk.shape[0])
+            part = destination[:, rows] if transposed else destination[rows]
+            # The offset is added before the value is rounded to the model's dtype.
+            values = chunk.float() + offset if offset else chunk
+            part.copy_(values.T if transposed else values)
+            self._check_finite(name, part, chunk)
+        self._left.discard(self._stored_name(name))
+
+    def drop_copy(self, name: str, kept: torch.Tensor) -> None:
+        """Accept a second copy of a tensor that the config says is shared. Raises CheckpointError if it differs."""
+        self.check_shape(name, tuple(kept.shape))
+        for start, chunk in self._chunks(name):
+            if not torch.equal(chunk.to(self.dtype), kept[start : start + chunk.shape[0]]):
+                raise CheckpointError(
+                    f"{self._checkpoint}: {name} differs from the token embedding though tie_word_embeddings is true;"
+                    " set it to false in config.json to use both."
+                )
+        self._left.discard(self._stored_name(name))
+
+    def finish(self) -> None:
+        """Raises CheckpointError if tensors are left that the model has no place for: the config is not theirs."""
+        if self._left:
+            named = sorted(self._left)[:LARGEST_NAMED]
+            more = f" and {len(self._left) - len(named)} more" if len(self._left) > len(named) else ""
+            raise CheckpointError(
+                f"{self._checkpoint} has tensors that its config has no place for: {', '.join(named)}{more};"
+                " check that config and weights belong together."
+            )
+
+    def _stored_name(self, name: str) -> str:
+        return name if name in self._names else name.removeprefix(self._prefix)
+
+    def _chunks(self, name: str) -> Iterator[tuple[int, torch.Tensor]]:
+        """(first row, rows) of a tensor, in the file's dtype."""
+        stored = self._stored_name(name)
+        info = self._source.info(stored)
+        step = max(1, CHUNK_BYTES // (4 * max(1, math.prod(info.shape[1:]))))
+        for start in range(0, info.shape[0], step):
+            yield start, _as_tensor(self._source.read(stored, start, min(start + step, info.shape[0])), info.dtype)
+
+    def _check_finite(self, name: str, loaded: torch.Tensor, chunk: torch.Tensor) -> None:
+        """A minimum and a maximum are enough: one NaN makes both NaN."""
+        if all(math.isfinite(end.item()) for end in loaded.aminmax()):
+            return
+        if all(math.isfinite(end.item()) for end in chunk.aminmax()):
+            raise CheckpointError(
+                f"{self._checkpoint}: tensor {name} has values beyond the range of {loaded.dtype};"
+                " load it with dtype bfloat16 or float32."
+            )
+        raise CheckpointError(
+            f"{self._checkpoint}: tensor {name} has values that are infinite or not numbers; fetch the file again."
+        )
+
+
+def _as_tensor(array: npt.NDArray[Any], dtype: str) -> torch.Tensor:
+    """A view of a file cannot be written, and torch has only writable memory: such chunks are copied."""
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor

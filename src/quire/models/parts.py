@@ -1,0 +1,143 @@
+"""Layers made from a checkpoint: families name the tensors, this file knows their shapes and how they are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from quire.attention.backend import AttentionBackend, AttentionShape
+from quire.checkpoint.model_config import ModelConfig, RopeConfig, StoredRopeScaling
+from quire.kernels.ops import Ops
+from quire.layers.attention import Attention, QKNorm
+from quire.layers.embedding import Embedding
+from quire.layers.linear import Linear
+from quire.layers.mlp import MLP, GatedMLP
+from quire.layers.norm import LayerNorm, Norm, RMSNorm
+from quire.layers.rope import RotaryEmbedding
+from quire.models.loader import WeightLoader
+from quire.quantization.method import QuantMethod, Unquantized
+
+
+class ModelParts:
+    """Tensor names are given without `.weight` and `.bias`.
+
+    `transposed`: the checkpoint holds linear weights inputs first. `norm_offset` is added to norm weights.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        loader: WeightLoader,
+        ops: Ops,
+        backend: AttentionBackend,
+        *,
+        transposed: bool = False,
+        norm_offset: float = 0.0,
+    ) -> None:
+        self.config = config
+        self._loader = loader
+        self._ops = ops
+        self._backend = backend
+        self._method: QuantMethod = Unquantized(ops)
+        self._transposed = transposed
+        self._norm_offset = norm_offset
+        self._ropes: list[RopeConfig] = list(
+            dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None)
+        )
+
+    def embedding(self, name: str) -> Embedding:
+        shape = (self.config.vocab_size, self.config.embedding_dim or self.config.hidden_size)
+        return Embedding(self._ops, self._loader.take(f"{name}.weight", shape))
+
+    def positions(self, name: str) -> Embedding:
+        shape = (self.config.num_positions, self.config.hidden_size)
+        return Embedding(self._ops, self._loader.take(f"{name}.weight", shape), self.config.position_offset)
+
+    def head(self, name: str, embedding: Embedding) -> Linear:
+        """The projection to the vocabulary, which shares the embedding's memory where the config ties them."""
+        if not self.config.tie_word_embeddings:
+            vocab_size, width = embedding.weight.shape
+            return self.linear([name], [vocab_size], width, bias=False)
+        if self._loader.has(f"{name}.weight"):
+            self._loader.drop_copy(f"{name}.weight", embedding.weight)
+        return Linear(Unquantized(self._ops), embedding.weight, None)
+
+    def ropes(self) -> list[RotaryEmbedding]:
+        """The distinct rotary embeddings of the layers."""
+        return [RotaryEmbedding(rope, self._loader.dtype, self._stored_divisors(rope)) for rope in self._ropes]
+
+    def norm(self, name: str, width: int | None = None) -> Norm:
+        """Over `width` values, hidden_size unless given."""
+        shape = (width or self.config.hidden_size,)
+        weight = self._loader.take(f"{name}.weight", shape, offset=self._norm_offset)
+        if self.config.norm == "rms_norm":
+            return RMSNorm(self._ops, weight, self.config.norm_eps)
+        return LayerNorm(self._ops, weight, self._loader.take(f"{name}.bias", shape), self.config.norm_eps)
+
+    def attention(
+        self, layer: int, *, qkv: Sequence[str], output: str, qk_norm: tuple[str, str] | None = None
+    ) -> Attention:
+        """`qkv` names q, k and v apart, or one tensor that holds them in this order."""
+        config, kind = self.config, self.config.layers[layer]
+        q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        sizes = [q_size, kv_size, kv_size]
+        shape = AttentionShape(
+            layer=layer,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            scale=config.scale_of_layer(layer),
+            window=kind.window,
+            logit_softcap=config.attention_logit_softcap,
+        )
+        return Attention(
+            self._ops,
+            self._backend,
+            shape,
+            self.linear(
+                qkv, sizes if len(qkv) == len(sizes) else [sum(sizes)], config.hidden_size, bias=config.attention_bias
+            ),
+            self.linear([output], [config.hidden_size], q_size, bias=config.attention_output_bias),
+            rope=None if kind.rope is None else self._ropes.index(kind.rope),
+            qk_norm=None if qk_norm is None else QKNorm(*(self.norm(name, config.head_dim) for name in qk_norm)),
+        )
+
+    def gated_mlp(self, *, gate: str, up: str, down: str) -> GatedMLP:
+        config = self.config
+        inner = config.intermediate_size
+        return GatedMLP(
+            self._ops,
+            config.activation,
+            self.linear([gate, up], [inner, inner], config.hidden_size, bias=config.mlp_bias),
+            self.linear([down], [config.hidden_size], inner, bias=config.mlp_bias),
+        )
+
+    def mlp(self, *, up: str, down: str) -> MLP:
+        config = self.config
+        inner = config.intermediate_size
+        return MLP(
+            self._ops,
+            config.activation,
+            self.linear([up], [inner], config.hidden_size, bias=config.mlp_bias),
+            self.linear([down], [config.hidden_size], inner, bias=config.mlp_bias),
+        )
+
+    def linear(self, names: Sequence[str], num_outputs: Sequence[int], num_inputs: int, *, bias: bool) -> Linear:
+        """One linear layer whose outputs are those of all the named ones, in order."""
+        for name, rows in zip(names, num_outputs, strict=True):
+            self._loader.check_shape(f"{name}.weight", (rows, num_inputs), transposed=self._transposed)
+        weight = self._method.create_weights(sum(num_outputs), num_inputs, self._loader.dtype)
+        for name, part in zip(names, weight.split(list(num_outputs)), strict=True):
+            self._loader.fill(part, f"{name}.weight", transposed=self._transposed)
+        biases = None
+        if bias:
+            biases = torch.empty(sum(num_outputs), dtype=self._loader.dtype)
+            for name, part in zip(names, biases.split(list(num_outputs)), strict=True):
+                self._loader.fill(part, f"{name}.bias")
+        return Linear(self._method, self._method.process_after_loading(weight), biases)
+
+    def _stored_divisors(self, rope: RopeConfig) -> torch.Tensor | None:
+        if not isinstance(rope.scaling, StoredRopeScaling):
+            return None
+        return self._loader.take(rope.scaling.tensor, (rope.rotary_dim // 2,), dtype=torch.float32)

@@ -1,0 +1,72 @@
+"""From a checkpoint to a model: the families, and what sets their checkpoints apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from quire.attention.backend import AttentionBackend, LayerKVCache
+from quire.attention.forward_batch import ForwardBatch
+from quire.checkpoint.checkpoint import Checkpoint
+from quire.checkpoint.model_config import ModelConfig
+from quire.kernels.ops import Ops
+from quire.models import gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
+from quire.models.loader import WeightLoader
+from quire.models.parts import ModelParts
+
+
+class Model(Protocol):
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def forward(self, batch: ForwardBatch, kv: list[LayerKVCache]) -> torch.Tensor:
+        """Hidden states [T, D] of the step; writes its K and V into `kv`, one cache a layer."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[L, D] -> float32 [L, V]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFamily:
+    """`prefix`: what names lack in checkpoints of the model without its output projection.
+    `transposed`: linear weights are stored inputs first. `norm_offset` is added to norm weights.
+    """
+
+    build: Callable[[ModelParts], Model]
+    prefix: str = "model."
+    transposed: bool = False
+    norm_offset: float = 0.0
+
+
+FAMILIES = {
+    "llama": ModelFamily(build=llama.build),
+    "mistral": ModelFamily(build=mistral.build),
+    "qwen2": ModelFamily(build=qwen2.build),
+    "qwen3": ModelFamily(build=qwen3.build),
+    "gemma3": ModelFamily(build=gemma3.build, norm_offset=1.0),
+    "opt": ModelFamily(build=opt.build),
+    "gpt2": ModelFamily(build=gpt2.build, prefix="transformer.", transposed=True),
+}
+"""By ModelConfig.family."""
+
+
+def load_model(checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops, attention: AttentionBackend) -> Model:
+    """Raises CheckpointError where files and config do not fit together."""
+    family = FAMILIES[checkpoint.config.family]
+    with closing(checkpoint.open_weights()) as source:
+        loader = WeightLoader(source, checkpoint.name, dtype, family.prefix)
+        parts = ModelParts(
+            checkpoint.config,
+            loader,
+            ops,
+            attention,
+            transposed=family.transposed,
+            norm_offset=family.norm_offset,
+        )
+        model = family.build(parts)
+        loader.finish()
+    return model

@@ -1,0 +1,55 @@
+"""From logits to a token: the distribution as unnormalised weights, and one draw from it by its inverse.
+
+Every sum is a cumulative sum, whose order of additions is fixed: a plain `sum` splits a long row over the threads
+when it comes alone and does not when it comes in a batch, which moves the last bit.
+
+Shapes: R rows, V vocabulary, K kept tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
+
+
+def most_likely(logits: Tensor) -> tuple[Int64Array, Float32Array]:
+    """The argmax of each row of float32 [R, V], the lowest id where several are equal, and its logit.
+
+    The logit is NaN where a row holds a NaN. numpy's argmax does in 0.3 ms what torch's does in 4.
+    """
+    rows = logits.numpy()
+    best: Int64Array = rows.argmax(axis=-1)
+    return best, rows[np.arange(len(rows)), best]
+
+
+def token_weights(logits: Tensor, largest: Float32Array, temperatures: list[float]) -> Tensor:
+    """exp((logits - largest) / temperature) as float64 [R, V]: the most likely token weighs exactly 1."""
+    weights = logits.to(torch.float64)
+    weights -= torch.from_numpy(largest.astype(np.float64))[:, None]
+    weights /= torch.tensor(temperatures, dtype=torch.float64)[:, None]
+    return weights.exp_()
+
+
+def draw_each(weights: Tensor, uniforms: list[float]) -> list[int]:
+    """One token id per row of float64 [R, V], with probability proportional to its weight; overwrites `weights`."""
+    cumulative = torch.cumsum(weights, dim=-1, out=weights)
+    totals = cumulative[:, -1:]
+    thresholds = torch.tensor(uniforms, dtype=torch.float64)[:, None] * totals
+    # Rounding may lift a threshold to the total, which no token's share contains.
+    thresholds = torch.minimum(thresholds, torch.nextafter(totals, torch.zeros_like(totals)))
+    drawn: list[int] = torch.searchsorted(cumulative, thresholds, right=True).flatten().tolist()
+    return drawn
+
+
+def draw_one(weights: Float64Array, uniform: float) -> int:
+    """As `draw_each` for one row [K]: the index drawn."""
+    cumulative = np.cumsum(weights)
+    total = cumulative[-1]
+    threshold = min(uniform * total, np.nextafter(total, 0.0))
+    return int(cumulative.searchsorted(threshold, side="right"))

@@ -1,0 +1,135 @@
+"""The sampler: one token for each row of logits, every row on its own.
+
+A row's token and logprobs are functions of its logits, its params, its token ids and its seed: bit for bit the same
+alone, at any index of a batch of any size, and beside neighbours of any kind (ADR 5).
+
+Shapes: L rows of logits, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.core.step import TokenLogprobs
+from quire.sampling.distribution import draw_each, draw_one, most_likely, token_weights
+from quire.sampling.logprobs import token_logprobs
+from quire.sampling.sampling_row import SamplingRow
+from quire.sampling.truncation import kept_tokens
+
+__all__ = ["SampledToken", "Sampler", "SamplingRow"]
+
+_CHUNK_ELEMENTS = 2**19
+"""Float64 weights held at once: 4 MiB, which stay in the cache and bound the memory whatever the batch."""
+
+_NOT_FINITE = (
+    "The model's logits at position {position} are not finite, so no token can be sampled;"
+    " use a wider dtype or check the weights."
+)
+_NOTHING_LEFT = (
+    "No token can be sampled at position {position}: allowed_token_ids, bad_words, min_tokens, logit_bias and the"
+    " penalties leave none with a finite logit; relax them."
+)
+
+
+class SampledToken(NamedTuple):
+    """One row's outcome. With an `error` nothing was sampled: `token_id` means nothing and there are no logprobs."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None
+
+
+class Sampler:
+    """Chooses tokens on the host: logits come over from whatever device the model runs on."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._chunk_rows = max(1, _CHUNK_ELEMENTS // vocab_size)
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, rows: list[SamplingRow]) -> list[SampledToken]:
+        """One outcome per row of logits, float32 [L, V]; the logits are left as they are."""
+        assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
+        if not rows:
+            return []
+        choices = _Choices(logits.cpu(), rows)
+        choices.process()
+        for chunk in self._chunks(choices.to_draw(truncated=False)):
+            choices.draw(chunk)
+        for chunk in self._chunks(choices.to_draw(truncated=True)):
+            choices.draw_truncated(chunk)
+        return choices.outcomes()
+
+    def _chunks(self, indices: list[int]) -> Iterator[list[int]]:
+        for start in range(0, len(indices), self._chunk_rows):
+            yield indices[start : start + self._chunk_rows]
+
+
+class _Choices:
+    """The batch while it is being decided: every row starts with its most likely token, and rows that draw replace it."""
+
+    def __init__(self, logits: Tensor, rows: list[SamplingRow]) -> None:
+        self._logits = logits
+        self._rows = rows
+        self._processed: dict[int, Tensor] = {}
+        best, self._largest = most_likely(logits)
+        self._token_ids: list[int] = best.tolist()
+        self._errors: dict[int, str] = {}
+        for i in np.flatnonzero(~np.isfinite(self._largest)).tolist():
+            self._errors[i] = _NOT_FINITE.format(position=len(rows[i].token_ids))
+
+    def process(self) -> None:
+        """Give rows with processors logits of their own, and look again for the most likely token."""
+        for i, row in enumerate(self._rows):
+            if not row.processors or i in self._errors:
+                continue
+            own = self._logits[i].clone()
+            for processor in row.processors:
+                processor.apply(own)
+            best, largest = most_likely(own[None])
+            self._processed[i], self._token_ids[i], self._largest[i] = own, int(best[0]), largest[0]
+            if not np.isfinite(largest[0]):
+                self._errors[i] = _NOTHING_LEFT.format(position=len(row.token_ids))
+
+    def to_draw(self, *, truncated: bool) -> list[int]:
+        """Rows that leave their token to chance."""
+        return [
+            i
+            for i, row in enumerate(self._rows)
+            if not row.params.greedy and row.truncates is truncated and i not in self._errors
+        ]
+
+    def draw(self, chunk: list[int]) -> None:
+        """Rows that draw from the whole vocabulary, all at once."""
+        token_ids = draw_each(self._weights(chunk), [self._rows[i].uniform() for i in chunk])
+        for i, token_id in zip(chunk, token_ids, strict=True):
+            self._token_ids[i] = token_id
+
+    def draw_truncated(self, chunk: list[int]) -> None:
+        """Rows that draw from the likely tokens only, one by one."""
+        for i, weights in zip(chunk, self._weights(chunk).numpy(), strict=True):
+            row = self._rows[i]
+            ids, kept = kept_tokens(weights, row.params.top_k, row.params.top_p, row.params.min_p)
+            self._token_ids[i] = int(ids[draw_one(kept, row.uniform())])
+
+    def outcomes(self) -> list[SampledToken]:
+        return [
+            SampledToken(token_id, self._row_logprobs(i, token_id), self._errors.get(i))
+            for i, token_id in enumerate(self._token_ids)
+        ]
+
+    def _weights(self, chunk: list[int]) -> Tensor:
+        logits = torch.stack([self._processed.get(i, self._logits[i]) for i in chunk])
+        return token_weights(logits, self._largest[chunk], [self._rows[i].params.temperature for i in chunk])
+
+    def _row_logprobs(self, i: int, token_id: int) -> TokenLogprobs | None:
+        num_logprobs = self._rows[i].params.logprobs
+        if num_logprobs is None or i in self._errors:
+            return None
+        logits = self._logits[i]
+        return token_logprobs(logits.numpy(), logits.log_softmax(dim=-1).numpy(), token_id, num_logprobs)

@@ -1,0 +1,70 @@
+"""What the sampler keeps of one sequence from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from torch import Tensor
+
+from quire.core.sampling_params import SamplingParams
+from quire.sampling.constraints import AllowedTokens, BadWords, LogitBias, MinTokens
+from quire.sampling.noise import uniform
+from quire.sampling.penalties import Penalties, TokenCounts
+
+
+class LogitsProcessor(Protocol):
+    """One change of a row's logits before anything is chosen from them."""
+
+    def apply(self, logits: Tensor) -> None:
+        """Change logits, float32 [V], in place."""
+
+
+class SamplingRow:
+    """One sequence as the sampler sees it.
+
+    `token_ids` is the worker's live list, prompt and output: the row reads it at each step and never changes it.
+    `stop_token_ids` are the ids min_tokens holds back.
+    """
+
+    __slots__ = ("num_prompt_tokens", "params", "processors", "seed", "token_ids", "truncates")
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        seed: int,
+        token_ids: list[int],
+        num_prompt_tokens: int,
+        stop_token_ids: Collection[int],
+    ) -> None:
+        self.params = params
+        self.seed = seed
+        self.token_ids = token_ids
+        self.num_prompt_tokens = num_prompt_tokens
+        self.processors = _processors(params, token_ids, num_prompt_tokens, stop_token_ids)
+        self.truncates = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+
+    def uniform(self) -> float:
+        """The random number of the next token, keyed by how many tokens are known before it."""
+        return uniform(self.seed, len(self.token_ids))
+
+
+def _processors(
+    params: SamplingParams, token_ids: list[int], num_prompt_tokens: int, stop_token_ids: Collection[int]
+) -> list[LogitsProcessor]:
+    """Those the request asks for, in the order they apply."""
+    processors: list[LogitsProcessor] = []
+    if params.allowed_token_ids is not None:
+        processors.append(AllowedTokens(params.allowed_token_ids))
+    if params.bad_words_token_ids:
+        processors.append(BadWords(params.bad_words_token_ids, token_ids, num_prompt_tokens))
+    if params.min_tokens > 0 and stop_token_ids:
+        processors.append(MinTokens(params.min_tokens, stop_token_ids, token_ids, num_prompt_tokens))
+    if params.logit_bias:
+        processors.append(LogitBias(params.logit_bias))
+    if params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1:
+        counts = TokenCounts(token_ids, num_prompt_tokens)
+        processors.append(
+            Penalties(counts, params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
+        )
+    return processors

@@ -1,0 +1,113 @@
+"""The chat loop: piped, and on a terminal where Ctrl-C stops the answer and not the program."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import ENVIRONMENT, QUIRE, RunQuire
+
+GREEDY = ("--temperature", "0")
+
+
+def test_piped_lines_are_messages(quire: RunQuire, tiny_llama: Path) -> None:
+    result = quire("chat", "--model", tiny_llama, *GREEDY, "--max-tokens", 4, stdin="one\n\ntwo\n")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("tok/s, TTFT") == 2
+    assert len(result.stdout.splitlines()) >= 2
+    assert "> " not in result.stdout
+
+
+def answers(quire: RunQuire, model: Path, stdin: str, *flags: str) -> str:
+    result = quire("chat", "--model", model, *GREEDY, "--max-tokens", 12, "--quiet", *flags, stdin=stdin)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_conversation_is_remembered_until_cleared(quire: RunQuire, tiny_llama: Path) -> None:
+    alone = answers(quire, tiny_llama, "second\n")
+    after_first = answers(quire, tiny_llama, "first\nsecond\n")
+    cleared = answers(quire, tiny_llama, "first\n/clear\nsecond\n")
+    assert not after_first.endswith(alone)
+    assert cleared.endswith(alone)
+
+
+def test_exit_and_unknown_commands(quire: RunQuire, tiny_llama: Path) -> None:
+    result = quire("chat", "--model", tiny_llama, stdin="/what\n/exit\nnever answered\n")
+    assert result.returncode == 0
+    assert result.stdout == ""
+    assert "/clear and /exit" in result.stderr
+
+
+def test_a_message_that_does_not_fit_is_refused_and_forgotten(quire: RunQuire, tiny_llama: Path) -> None:
+    alone = answers(quire, tiny_llama, "hello\n")
+    assert answers(quire, tiny_llama, "x" * 600 + "\nhello\n") == alone
+
+
+def test_the_system_message_counts(quire: RunQuire, tiny_llama: Path) -> None:
+    assert answers(quire, tiny_llama, "hello\n", "--system", "Be brief.") != answers(quire, tiny_llama, "hello\n")
+
+
+class Terminal:
+    """A chat on a pseudo-terminal of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], fd: int) -> None:
+        self.process = process
+        self._fd = fd
+        self._unread = ""
+
+    def read_until(self, text: str) -> str:
+        """What is shown up to and including `text`."""
+        while text not in self._unread:
+            self._unread += os.read(self._fd, 1024).decode(errors="replace")
+        seen, _, self._unread = self._unread.partition(text)
+        return seen + text
+
+    def read_some(self) -> str:
+        seen, self._unread = self._unread or os.read(self._fd, 1024).decode(errors="replace"), ""
+        return seen
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def ctrl_c(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def terminal(tiny_llama: Path) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [QUIRE, "chat", "--model", str(tiny_llama), *GREEDY],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**ENVIRONMENT, "TERM": "dumb"},
+    )
+    os.close(theirs)
+    yield Terminal(process, ours)
+    process.kill()
+    process.wait()
+    os.close(ours)
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal) -> None:
+    terminal.read_until("/exit leaves")
+    terminal.type("tell me a long story\n")
+    terminal.read_until("story")  # the terminal's echo
+    terminal.read_until("\n")
+    assert terminal.read_some(), "the answer streams"
+    terminal.ctrl_c()
+    terminal.read_until("(stopped)")
+    terminal.read_until("TTFT")
+    terminal.type("/clear\n")
+    terminal.read_until("Conversation cleared")
+    terminal.ctrl_c()
+    terminal.read_until("Ctrl-D) leaves")
+    terminal.type("/exit\n")
+    assert terminal.process.wait(timeout=60) == 0

@@ -1,0 +1,99 @@
+"""What every command has in common: help, exit codes, errors of one line, and clean ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import ENVIRONMENT, QUIRE, RunQuire
+
+from quire.cli.main import COMMANDS
+
+
+def test_help_lists_every_command_and_is_short(quire: RunQuire) -> None:
+    result = quire("--help")
+    assert result.returncode == 0
+    assert all(f"  {name} " in result.stdout for name in COMMANDS)
+    assert "examples:" in result.stdout
+    assert len(result.stdout.splitlines()) < 40
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "bench latency", "bench throughput"])
+def test_help_of_each_command(quire: RunQuire, command: str) -> None:
+    result = quire(*command.split(), "--help")
+    assert result.returncode == 0
+    assert result.stdout.startswith(f"usage: quire {command}")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from quire.cli.main import make_parser; make_parser(['--help']).format_help();"
+        "print([m for m in ('torch', 'numpy', 'tokenizers', 'rich', 'quire.engine') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["plan", "--fast"], ["generate", "x", "--max-tokens", "many"], ["bench"]]
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(quire: RunQuire, arguments: list[str]) -> None:
+    result = quire(*arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_error_is_one_line_and_exit_code_1(quire: RunQuire) -> None:
+    result = quire("generate", "x", "--model", "no-such-model")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert "no-such-model" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "plan", "no-such-model"], ["plan", "no-such-model", "--debug"]])
+def test_debug_shows_the_traceback(quire: RunQuire, arguments: list[str]) -> None:
+    result = quire(*arguments)
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    with subprocess.Popen(
+        [QUIRE, "collect-env"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=60) == 0
+
+
+def test_ctrl_c_ends_a_command_with_130(tiny_llama: Path) -> None:
+    """It waits for a prompt on stdin that never ends."""
+    with subprocess.Popen(
+        [QUIRE, "generate", "--model", str(tiny_llama)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdin is not None
+        wait_until_reading(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def wait_until_reading(process: subprocess.Popen[bytes]) -> None:
+    """Until the kernel says that the process sleeps in a read of its (empty) stdin pipe."""
+    waiting = Path(f"/proc/{process.pid}/wchan")
+    while "pipe_read" not in waiting.read_text() and process.poll() is None:
+        pass
