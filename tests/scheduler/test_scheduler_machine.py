@@ -116,23 +116,29 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(s.num_planned for s in self.live + self.kept))
     @rule(
         which=st.integers(0, 99),
-        num_tokens=st.integers(1, 30),
-        back=st.integers(0, 3),
+        back=st.sampled_from([0, 0, 1, 2, 5, 11]),
         extra=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+        count=st.integers(1, 3),
         keep_blocks=st.booleans(),
+        parent_leaves=st.booleans(),
     )
-    def fork(self, which, num_tokens, back, extra, keep_blocks):
+    def fork(self, which, back, extra, count, keep_blocks, parent_leaves):
         parents = [s for s in self.live + self.kept if s.num_planned]
         parent = parents[which % len(parents)]
-        most = min(parent.num_planned, parent.num_known)
-        # Mostly near the parent's end, as samples and beams do it; sometimes anywhere.
-        num_tokens = max(1, most - back) if num_tokens > 10 else min(num_tokens, most)
-        child = self.make(parent.token_ids[:num_tokens] + extra, 8, keep_blocks, parent.priority)
-        try:
-            self.scheduler.fork(parent, child, num_tokens)
-        except InvalidRequestError:
-            return
-        self.live.append(child)
+        num_tokens = max(1, min(parent.num_planned, parent.num_known) - back)
+        for sibling in range(count):
+            tokens = parent.token_ids[:num_tokens] + [(token + sibling) % 5 for token in extra]
+            child = self.make(tokens, 8, keep_blocks, parent.priority)
+            try:
+                self.scheduler.fork(parent, child, num_tokens)
+            except InvalidRequestError:
+                return
+            self.live.append(child)
+        if parent_leaves:
+            self.scheduler.abort(parent)
+            self.scheduler.release(parent)
+            self.collect_finished()
+            self.kept = [s for s in self.kept if s is not parent]
 
     @precondition(lambda self: len(self.in_flight) < self.depth)
     @rule()

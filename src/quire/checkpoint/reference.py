@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quire.checkpoint.catalog import BUILTIN_MODELS, NOT_YET
 from quire.checkpoint.pull import pull
-from quire.checkpoint.safetensors_index import PICKLE_SUFFIXES, safetensors_files
+from quire.checkpoint.safetensors_index import PICKLE_SUFFIXES, find_safetensors
 from quire.errors import ModelNotFoundError, UnsupportedModelError
 
 
@@ -73,7 +73,7 @@ def _resolve_file(path: Path) -> GGUFModel:
 
 def _resolve_directory(directory: Path, name: str, with_weights: bool) -> ModelFiles:
     if (directory / "config.json").is_file():
-        return DirectoryModel(name, directory, safetensors_files(directory) if with_weights else ())
+        return DirectoryModel(name, directory, tuple(find_safetensors(directory)) if with_weights else ())
     ggufs = sorted(directory.glob("*.gguf"))
     hint = f"; did you mean {ggufs[0]}?" if ggufs else " and the weights as safetensors."
     raise ModelNotFoundError(f"{directory} is not a model directory: it needs a config.json{hint}")

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import msgspec
 
-from quire.errors import CheckpointError, ModelNotFoundError
+from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+"""Files that can run code when they are loaded, and never are."""
 
 
 class _Index(msgspec.Struct):
@@ -19,50 +21,56 @@ class _Index(msgspec.Struct):
 
 
 def find_safetensors(directory: Path) -> list[Path]:
-    """model.safetensors, or the shards that model.safetensors.index.json names; other files are left alone.
+    """The weight files of a model directory: those its index names, or its one file.
 
-    Raises ModelNotFoundError if the directory has neither, CheckpointError if the index is damaged, names a place
-    outside the directory, or names a shard that is not there.
+    Raises CheckpointError if the index is damaged or a file it names is missing, UnsupportedModelError if the weights
+    are pickled, ModelNotFoundError if there are none.
     """
+    index = directory / INDEX_FILE
+    if index.exists():
+        return _find_shards(index)
     if (directory / SINGLE_FILE).exists():
         return [directory / SINGLE_FILE]
-    index = directory / INDEX_FILE
-    if not index.exists():
-        raise ModelNotFoundError(_nothing_to_load(directory))
-    shards = sorted(set(read_weight_map(index).values()))
-    missing = [shard for shard in shards if not (directory / shard).exists()]
-    if missing:
+    others = sorted(directory.glob("*.safetensors"))
+    if len(others) == 1:
+        return others
+    if others:
         raise CheckpointError(
-            f"{index} names {len(shards)} files, of which {len(missing)} are missing: {', '.join(missing)};"
-            " fetch them into the same directory."
+            f"{directory} has {len(others)} safetensors files and no {INDEX_FILE} to say how they belong together;"
+            f" fetch it, or keep one file named {SINGLE_FILE}."
         )
-    return [directory / shard for shard in shards]
+    pickled = sorted(path.name for path in directory.iterdir() if path.suffix in PICKLE_SUFFIXES)
+    if pickled:
+        raise UnsupportedModelError(
+            f"{directory} has only pickled weights ({', '.join(pickled)}), which can run code when loaded; save the"
+            " model as safetensors, for instance with save_pretrained of transformers."
+        )
+    raise ModelNotFoundError(f"{directory} has no {SINGLE_FILE} and no {INDEX_FILE}; fetch the weights too.")
 
 
-def read_weight_map(index: Path) -> dict[str, str]:
-    """The file that holds each tensor: names of files beside the index. Raises CheckpointError."""
+def shard_names(index: Path) -> list[str]:
+    """The files an index names, each a plain name beside it. Raises CheckpointError."""
     try:
         weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
     except OSError as error:
         raise CheckpointError(f"{index} could not be read: {error.strerror}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{index} is not an index of safetensors files: {error}; fetch it again.") from error
-    for tensor, shard in weight_map.items():
-        if not shard.endswith(".safetensors") or any(mark in shard for mark in "/\\:\0"):
+    for tensor, name in weight_map.items():
+        if not name.endswith(".safetensors") or any(mark in name for mark in "/\\:\0"):
             raise CheckpointError(
-                f"{index}: tensor {tensor!r} is said to be in {shard!r}, which is no safetensors file beside the index;"
+                f"{index} says that tensor {tensor!r} is in {name!r}, which is no safetensors file beside it;"
                 " fetch the index again."
             )
-    return weight_map
+    return sorted(set(weight_map.values()))
 
 
-def _nothing_to_load(directory: Path) -> str:
-    found = sorted(path.name for path in directory.glob("*") if path.suffix in (".safetensors", ".bin", ".pth", ".pt"))
-    pickled = [name for name in found if not name.endswith(".safetensors")]
-    if pickled:
-        return (
-            f"{directory} has its weights in {', '.join(pickled)}, a format that can run code and is never loaded;"
-            " save them as safetensors, for instance with save_pretrained(...) of transformers."
+def _find_shards(index: Path) -> list[Path]:
+    names = shard_names(index)
+    missing = [name for name in names if not (index.parent / name).exists()]
+    if missing:
+        raise CheckpointError(
+            f"{index} names {len(names)} files, of which {len(missing)} are missing ({', '.join(missing[:3])}); fetch"
+            " them into the same directory."
         )
-    others = f" (only {', '.join(found)})" if found else ""
-    return f"{directory} has no {SINGLE_FILE} and no {INDEX_FILE}{others}; give a directory that has its weights so."
+    return [index.parent / name for name in names]

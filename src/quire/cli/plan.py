@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
@@ -32,16 +32,16 @@ def run(args: argparse.Namespace) -> None:
     model = open_checkpoint(config.model, with_weights=False).config
     machine = read_machine()
     budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)
-    dtype, reason = choose_dtype(config, model, machine, budget)
     demand = Demand(
-        dtype=dtype,
+        dtype="float32",
         max_model_len=config.max_model_len or model.max_position,
         concurrency=args.concurrency,
         max_num_seqs=args.concurrency,
         block_size=config.block_size,
         max_num_batched_tokens=config.max_num_batched_tokens,
     )
-    plan = plan_memory(model, demand, budget)
+    dtype, reason = choose_dtype(config, model, machine, demand, budget)
+    plan = plan_memory(model, replace(demand, dtype=dtype), budget)
     if args.json:
         print(json.dumps({"model": config.model, **asdict(plan), "fits": plan.fits}, indent=2))
     else:

@@ -99,12 +99,12 @@ def _render(source: str, variables: Mapping[str, Any], limits: TemplateLimits) -
     try:
         template = _compile(source)
     except Exception as error:
-        raise ChatTemplateError(f"The chat template could not be compiled: {_reason(error)}; correct it.") from error
+        raise ChatTemplateError(f"The chat template could not be compiled ({_reason(error)}); correct it.") from error
     try:
         return render_template(template, variables, limits)
     except Exception as error:
         raise ChatTemplateError(
-            f"The chat template failed: {_reason(error)}; check that it fits these messages and fields."
+            f"The chat template failed ({_reason(error)}); check that it fits these messages and fields."
         ) from error
 
 
@@ -114,8 +114,7 @@ def _compile(source: str) -> Template:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error).strip().rstrip(".")
-    return (text or type(error).__name__)[:500]
+    return (str(error) or type(error).__name__)[:500]
 
 
 def _checked_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:

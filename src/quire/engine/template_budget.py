@@ -10,8 +10,8 @@ from jinja2.exceptions import TemplateRuntimeError
 
 MAX_DEPTH = 100
 """Lists within lists. Python itself can overflow its stack on values nested much deeper."""
-CHARS_PER_ITEM = 16
-"""What a list item counts for beside characters: about its memory."""
+CHARS_PER_VALUE = 16
+"""What every value counts for beside its characters: some of its memory, and the time to look at it."""
 
 
 class TemplateLimitError(TemplateRuntimeError):
@@ -24,9 +24,9 @@ class TemplateLimits:
 
     seconds: float = 2.0
     max_size: int = 8_000_000
-    """Size of one value: its characters, and one for each item, however deep."""
+    """Size of one value: its characters, and CHARS_PER_VALUE for it and every item in it, however deep."""
     max_total: int = 128_000_000
-    """Characters of all values made, together; a list item counts as CHARS_PER_ITEM."""
+    """Characters and list items of all values made, together."""
 
 
 class TemplateBudget:
@@ -59,7 +59,7 @@ class TemplateBudget:
         if isinstance(value, str):
             self.tick(size)
         elif isinstance(value, list | tuple | dict):
-            self.tick(CHARS_PER_ITEM * len(value))
+            self.tick(CHARS_PER_VALUE * len(value))
 
     def size(self, value: object) -> int:
         """Characters and items of a value with all it holds; what it holds twice counts twice."""
@@ -68,13 +68,13 @@ class TemplateBudget:
     def _measure(self, value: object) -> tuple[int, int]:
         """Size and depth. Each container is walked once, so shared parts cost nothing to measure."""
         if isinstance(value, str | bytes):
-            return len(value) + 1, 0
+            return CHARS_PER_VALUE + len(value), 0
         if not isinstance(value, list | tuple | dict | set | frozenset | MappingView):
-            return 1, 0
+            return CHARS_PER_VALUE, 0
         known = self._measured.get(id(value))
         if known is not None:
             return known[1], known[2]
-        size, depth = 1, 0
+        size, depth = CHARS_PER_VALUE, 0
         for part in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
             part_size, part_depth = self._measure(part)
             size += part_size

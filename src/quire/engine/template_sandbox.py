@@ -23,8 +23,8 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
-from jinja2 import Template, nodes
-from jinja2.exceptions import TemplateError
+from jinja2 import Template, Undefined, nodes
+from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -91,6 +91,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         kept = {name: function for name, function in self.filters.items() if name not in REMOVED_FILTERS}
         kept["tojson"] = _tojson
         self.filters = {name: _guarded_filter(name, function) for name, function in kept.items()}
+        self.tests = {name: _guarded_test(test) for name, test in self.tests.items()}
         del self.globals["lipsum"]
         self.globals |= {
             "dict": _make_dict,
@@ -101,6 +102,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return attr not in UNSAFE_METHODS and super().is_safe_attribute(obj, attr, value)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        raise SecurityError(f"it reached for {attribute!r} of a {type(obj).__name__}, which is out of bounds")
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
@@ -141,8 +145,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     # What instrumented templates call: see _Instrument.
 
     @staticmethod
-    def tick(num_chars: int) -> None:
+    def tick(num_chars: int) -> bool:
         _budget.get().tick(num_chars)
+        return True
 
     @staticmethod
     def join_text(parts: Sequence[Any]) -> str:
@@ -183,6 +188,8 @@ class _Instrument(NodeTransformer):
     """
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
+        if node.test is not None:
+            node.test = nodes.And(_call_environment("tick", nodes.Const(0)), node.test)
         return self._with_tick(node)
 
     def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
@@ -289,6 +296,17 @@ def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
     # jinja2 marks filters that take its context or environment before the value.
     first = 1 if "jinja_pass_arg" in guarded.__dict__ else 0
+    return guarded
+
+
+def _guarded_test(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Tests make nothing, but `select` runs one on every item of a list."""
+
+    @functools.wraps(test)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        _budget.get().tick()
+        return test(*args, **kwargs)
+
     return guarded
 
 

@@ -57,7 +57,7 @@ class Attention:
         """[T, D] -> [T, D]."""
         projected = self.qkv.forward(x)
         heads = projected.view(projected.shape[0], sum(self.heads), self.shape.head_dim)
-        query, key, value = heads.split(self.heads, dim=1)
+        query, key, value = torch.split_with_sizes(heads, self.heads, 1)
         if self.qk_norm is not None:
             query, key = self.qk_norm.query.forward(query), self.qk_norm.key.forward(key)
         if self.rope is not None:

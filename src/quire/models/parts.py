@@ -56,12 +56,12 @@ class ModelParts:
 
     def head(self, name: str, embedding: Embedding) -> Linear:
         """The projection to the vocabulary, which shares the embedding's memory where the config ties them."""
+        weight, name = embedding.weight, f"{name}.weight"
         if not self.config.tie_word_embeddings:
-            vocab_size, width = embedding.weight.shape
-            return self.linear([name], [vocab_size], width, bias=False)
-        if self._loader.has(f"{name}.weight"):
-            self._loader.drop_copy(f"{name}.weight", embedding.weight)
-        return Linear(Unquantized(self._ops), embedding.weight, None)
+            weight = self._loader.take(name, tuple(weight.shape))
+        elif self._loader.has(name):
+            self._loader.drop_copy(name, weight)
+        return Linear(Unquantized(self._ops), weight, None)
 
     def ropes(self) -> list[RotaryEmbedding]:
         """The distinct rotary embeddings of the layers."""
@@ -128,12 +128,12 @@ class ModelParts:
         for name, rows in zip(names, num_outputs, strict=True):
             self._loader.check_shape(f"{name}.weight", (rows, num_inputs), transposed=self._transposed)
         weight = self._method.create_weights(sum(num_outputs), num_inputs, self._loader.dtype)
-        for name, part in zip(names, weight.split(list(num_outputs)), strict=True):
+        for name, part in zip(names, torch.split_with_sizes(weight, num_outputs), strict=True):
             self._loader.fill(part, f"{name}.weight", transposed=self._transposed)
         biases = None
         if bias:
             biases = torch.empty(sum(num_outputs), dtype=self._loader.dtype)
-            for name, part in zip(names, biases.split(list(num_outputs)), strict=True):
+            for name, part in zip(names, torch.split_with_sizes(biases, num_outputs), strict=True):
                 self._loader.fill(part, f"{name}.bias")
         return Linear(self._method, self._method.process_after_loading(weight), biases)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from quire.checkpoint.model_config import ModelConfig
@@ -20,12 +21,13 @@ WHY_BFLOAT16 = {
 
 
 def choose_dtype(
-    config: EngineConfig, model: ModelConfig, machine: Machine, budget: int
+    config: EngineConfig, model: ModelConfig, machine: Machine, demand: Demand, budget: int
 ) -> tuple[ResolvedDType, str | None]:
     """The dtype and, where it was not given, the reason.
 
     16 bits where the CPU multiplies bfloat16 in hardware. Elsewhere float32 is 2 to 3 times faster (every bfloat16
-    product is converted first, see docs/lab.md), so bfloat16 is taken only where float32 does not fit in `budget`.
+    product is converted first, see docs/lab.md), so bfloat16 is taken only where `demand` does not fit in `budget` in
+    float32.
     """
     if config.dtype != "auto":
         return config.dtype, None
@@ -36,22 +38,10 @@ def choose_dtype(
         if saved in WHY_BFLOAT16:
             return "bfloat16", f"dtype bfloat16: {WHY_BFLOAT16[saved]}."
         return "float32", f"dtype float32: the checkpoint was saved in {saved}."
-    needed = _need_in_float32(config, model)
+    needed = memory_need(model, replace(demand, dtype="float32")).total
     if needed <= budget:
         return "float32", "dtype float32: faster than bfloat16 on this CPU, which has no bfloat16 instructions."
     return "bfloat16", (
         f"dtype bfloat16: float32 would be faster on this CPU but needs {format_size(needed)}"
         f" of the {format_size(budget)} that may be used."
     )
-
-
-def _need_in_float32(config: EngineConfig, model: ModelConfig) -> int:
-    demand = Demand(
-        dtype="float32",
-        max_model_len=config.max_model_len or model.max_position,
-        max_num_seqs=config.max_num_seqs,
-        block_size=config.block_size,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-    )
-    return memory_need(model, demand).total

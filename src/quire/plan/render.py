@@ -19,9 +19,9 @@ def render_plan(name: str, model: ModelConfig, plan: MemoryPlan, dtype_reason: s
         _row(
             "KV cache",
             need.kv_cache,
-            f"{sequences} of {demand.max_model_len:,} tokens, {format_size(plan.kv_bytes_per_sequence)} each"
-            f" ({_per_token(model, plan)})",
+            f"{sequences} of {demand.max_model_len:,} tokens, {format_size(plan.kv_bytes_per_sequence)} each",
         ),
+        _row("  a token", plan.kv_bytes_per_token, _windows(model)),
         _row("activations", need.activations, f"a step of {demand.num_step_tokens:,} tokens"),
         _row("runtime", need.runtime, "Python, torch, quire"),
         _row("total", need.total, f"{'fits in' if plan.fits else 'does not fit in'} {format_size(plan.budget)}"),
@@ -38,12 +38,9 @@ def _row(name: str, num_bytes: int, note: str) -> str:
     return f"  {name:<12}{format_size(num_bytes):>10}   {note}".rstrip()
 
 
-def _per_token(model: ModelConfig, plan: MemoryPlan) -> str:
-    per_token = f"{format_size(plan.kv_bytes_per_token)} a token"
+def _windows(model: ModelConfig) -> str:
     windows = [layer.window for layer in model.layers if layer.window is not None]
-    if not windows:
-        return per_token
-    return f"{per_token}; {len(windows)} of {model.num_layers} layers keep only a window of {max(windows):,}"
+    return f"{len(windows)} of {model.num_layers} layers keep only the last {max(windows):,}" if windows else ""
 
 
 def _limit(context: int, max_position: int) -> str:

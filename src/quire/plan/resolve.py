@@ -70,7 +70,7 @@ class _Resolver:
         )
 
     def _dtype(self) -> ResolvedDType:
-        dtype, reason = choose_dtype(self.config, self.model, self.machine, self.budget)
+        dtype, reason = choose_dtype(self.config, self.model, self.machine, self._whole_context("float32"), self.budget)
         if reason is not None:
             self.reasons.append(reason)
         return dtype

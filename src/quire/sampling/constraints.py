@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
-FORBIDDEN = -torch.inf
+from quire.sampling.distribution import Float32Array
+
+FORBIDDEN = -np.inf
 
 
 class AllowedTokens:
     """Nothing but these."""
 
     def __init__(self, token_ids: Sequence[int]) -> None:
-        self._ids = torch.tensor(token_ids)
+        self._ids = np.array(token_ids, np.int64)
 
-    def apply(self, logits: Tensor) -> None:
+    def apply(self, logits: Float32Array) -> None:
         allowed = logits[self._ids]
-        logits.fill_(FORBIDDEN)
+        logits.fill(FORBIDDEN)
         logits[self._ids] = allowed
 
 
@@ -33,7 +34,7 @@ class BadWords:
         self._num_prompt_tokens = num_prompt_tokens
         self._words = [(list(word[:-1]), word[-1]) for word in words]
 
-    def apply(self, logits: Tensor) -> None:
+    def apply(self, logits: Float32Array) -> None:
         for start, last in self._words:
             first = len(self._token_ids) - len(start)
             if first >= self._num_prompt_tokens and self._token_ids[first:] == start:
@@ -48,9 +49,9 @@ class MinTokens:
     ) -> None:
         self._token_ids = token_ids
         self._end = num_prompt_tokens + min_tokens
-        self._stop_ids = torch.tensor(sorted(stop_token_ids), dtype=torch.int64)
+        self._stop_ids = np.array(sorted(stop_token_ids), np.int64)
 
-    def apply(self, logits: Tensor) -> None:
+    def apply(self, logits: Float32Array) -> None:
         if len(self._token_ids) < self._end:
             logits[self._stop_ids] = FORBIDDEN
 
@@ -59,8 +60,8 @@ class LogitBias:
     """A number added to the logits of some tokens."""
 
     def __init__(self, biases: Mapping[int, float]) -> None:
-        self._ids = torch.tensor(list(biases))
-        self._biases = torch.tensor(list(biases.values()))
+        self._ids = np.array(list(biases), np.int64)
+        self._biases = np.array(list(biases.values()), np.float32)
 
-    def apply(self, logits: Tensor) -> None:
+    def apply(self, logits: Float32Array) -> None:
         logits[self._ids] += self._biases

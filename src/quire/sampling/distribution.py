@@ -1,12 +1,14 @@
 """From logits to a token: the distribution as unnormalised weights, and one draw from it by its inverse.
 
-Every sum is a cumulative sum, whose order of additions is fixed: a plain `sum` splits a long row over the threads
-when it comes alone and does not when it comes in a batch, which moves the last bit.
+The order of every addition is fixed by the row alone. torch's cumulative sum and numpy's sums are such; torch's `sum`
+is not: it splits a long row over the threads when it comes alone but not in a batch, which moves the last bit.
 
 Shapes: R rows, V vocabulary, K kept tokens.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,21 +20,22 @@ Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 
 
-def most_likely(logits: Tensor) -> tuple[Int64Array, Float32Array]:
-    """The argmax of each row of float32 [R, V], the lowest id where several are equal, and its logit.
+def most_likely(logits: Float32Array) -> tuple[Int64Array, Float32Array]:
+    """The argmax of each row of [R, V], the lowest id where several are equal, and its logit.
 
     The logit is NaN where a row holds a NaN. numpy's argmax does in 0.3 ms what torch's does in 4.
     """
-    rows = logits.numpy()
-    best: Int64Array = rows.argmax(axis=-1)
-    return best, rows[np.arange(len(rows)), best]
+    best: Int64Array = logits.argmax(axis=-1)
+    return best, logits[np.arange(len(logits)), best]
 
 
-def token_weights(logits: Tensor, largest: Float32Array, temperatures: list[float]) -> Tensor:
-    """exp((logits - largest) / temperature) as float64 [R, V]: the most likely token weighs exactly 1."""
-    weights = logits.to(torch.float64)
+def token_weights(rows: Sequence[Float32Array], largest: Float32Array, temperatures: list[float]) -> Tensor:
+    """exp((logits - largest) / temperature) of R rows [V], as float64 [R, V]: the most likely token weighs exactly 1."""
+    weights = torch.empty(len(rows), len(rows[0]), dtype=torch.float64)
+    for row, into in zip(rows, weights, strict=True):
+        into.copy_(torch.from_numpy(row))
     weights -= torch.from_numpy(largest.astype(np.float64))[:, None]
-    weights /= torch.tensor(temperatures, dtype=torch.float64)[:, None]
+    weights *= torch.tensor(temperatures, dtype=torch.float64).reciprocal_()[:, None]
     return weights.exp_()
 
 

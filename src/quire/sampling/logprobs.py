@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from quire.core.sampling_params import ALL_LOGPROBS
@@ -21,13 +22,18 @@ from quire.sampling.distribution import Float32Array, Int64Array
 def prompt_logprobs(logits: Tensor, token_ids: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
     """For each position, the logprob of `token_ids[i]` under logits[i], and of the `num_logprobs` most likely tokens.
 
-    logits: float32 [N, V]; the caller bounds N, since as much memory again is taken.
+    logits: float32 [N, V], on any device. Beside them it takes the memory of one row.
     """
-    logprobs = logits.cpu().log_softmax(dim=-1).numpy()
+    rows: Float32Array = logits.cpu().numpy()
     return [
-        token_logprobs(row, row_logprobs, token_id, num_logprobs)
-        for row, row_logprobs, token_id in zip(logits.cpu().numpy(), logprobs, token_ids, strict=True)
+        token_logprobs(row, log_softmax(row), token_id, num_logprobs)
+        for row, token_id in zip(rows, token_ids, strict=True)
     ]
+
+
+def log_softmax(logits: Float32Array) -> Float32Array:
+    """Of one row [V], in float32; torch's kernel gives a row the same bits however many threads there are."""
+    return torch.from_numpy(logits).log_softmax(dim=-1).numpy()
 
 
 def token_logprobs(logits: Float32Array, logprobs: Float32Array, token_id: int, num_logprobs: int) -> TokenLogprobs:

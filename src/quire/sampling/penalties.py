@@ -5,8 +5,9 @@ Repetition (Keskar et al. 2019) looks at prompt and output, the other two at the
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from quire.sampling.distribution import Float32Array, Int64Array
 
 _FIRST_CAPACITY = 64
 
@@ -23,25 +24,25 @@ class TokenCounts:
         self._num_prompt_tokens = num_prompt_tokens
         self._num_counted = 0
         self._slots: dict[int, int] = {}
-        self._ids = torch.zeros(_FIRST_CAPACITY, dtype=torch.int64)
-        self._output_counts = torch.zeros(_FIRST_CAPACITY, dtype=torch.float32)
+        self._ids: Int64Array = np.zeros(_FIRST_CAPACITY, np.int64)
+        self._output_counts: Float32Array = np.zeros(_FIRST_CAPACITY, np.float32)
 
-    def update(self) -> tuple[Tensor, Tensor]:
-        """Distinct token ids, int64 [U], and how often each is in the output, float32 [U]."""
+    def update(self) -> tuple[Int64Array, Float32Array]:
+        """Distinct token ids [U], and how often each is in the output [U]; valid until the next update."""
         new = self._token_ids[self._num_counted :]
         slots = [self._slots.setdefault(token_id, len(self._slots)) for token_id in new]
-        self._reserve(len(self._slots))
-        at = torch.tensor(slots, dtype=torch.int64)
-        self._ids[at] = torch.tensor(new, dtype=torch.int64)
-        in_output = at[max(0, self._num_prompt_tokens - self._num_counted) :]
-        self._output_counts.index_add_(0, in_output, torch.ones(len(in_output)))
+        num_distinct = len(self._slots)
+        if num_distinct > len(self._ids):
+            self._grow(2 * num_distinct)
+        self._ids[slots] = new
+        np.add.at(self._output_counts, slots[max(0, self._num_prompt_tokens - self._num_counted) :], 1)
         self._num_counted = len(self._token_ids)
-        return self._ids[: len(self._slots)], self._output_counts[: len(self._slots)]
+        return self._ids[:num_distinct], self._output_counts[:num_distinct]
 
-    def _reserve(self, capacity: int) -> None:
-        while len(self._ids) < capacity:
-            self._ids = torch.cat([self._ids, torch.zeros_like(self._ids)])
-            self._output_counts = torch.cat([self._output_counts, torch.zeros_like(self._output_counts)])
+    def _grow(self, capacity: int) -> None:
+        missing = capacity - len(self._ids)
+        self._ids = np.pad(self._ids, (0, missing))
+        self._output_counts = np.pad(self._output_counts, (0, missing))
 
 
 class Penalties:
@@ -51,15 +52,16 @@ class Penalties:
         self, counts: TokenCounts, presence_penalty: float, frequency_penalty: float, repetition_penalty: float
     ) -> None:
         self._counts = counts
-        self._presence = presence_penalty
-        self._frequency = frequency_penalty
+        self._presence = np.float32(presence_penalty)
+        self._frequency = np.float32(frequency_penalty)
         self._repetition = repetition_penalty
 
-    def apply(self, logits: Tensor) -> None:
-        """Change logits, float32 [V], in place."""
+    def apply(self, logits: Float32Array) -> None:
+        """Change logits [V] in place. An extreme repetition penalty may take them out of float32's range."""
         ids, output_counts = self._counts.update()
-        moved = logits[ids]
-        moved = torch.where(moved > 0, moved / self._repetition, moved * self._repetition)
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = logits[ids].astype(np.float64)
+            moved = np.where(moved > 0, moved / self._repetition, moved * self._repetition).astype(np.float32)
         moved -= self._frequency * output_counts
         moved -= self._presence * (output_counts > 0)
         logits[ids] = moved

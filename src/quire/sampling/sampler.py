@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from quire.core.step import TokenLogprobs
-from quire.sampling.distribution import draw_each, draw_one, most_likely, token_weights
-from quire.sampling.logprobs import token_logprobs
+from quire.sampling.distribution import Float32Array, draw_each, draw_one, most_likely, token_weights
+from quire.sampling.logprobs import log_softmax, token_logprobs
 from quire.sampling.sampling_row import SamplingRow
 from quire.sampling.truncation import kept_tokens
 
@@ -57,7 +57,7 @@ class Sampler:
         assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
         if not rows:
             return []
-        choices = _Choices(logits.cpu(), rows)
+        choices = _Choices(logits.cpu().numpy(), rows)
         choices.process()
         for chunk in self._chunks(choices.to_draw(truncated=False)):
             choices.draw(chunk)
@@ -73,10 +73,10 @@ class Sampler:
 class _Choices:
     """The batch while it is being decided: every row starts with its most likely token, and rows that draw replace it."""
 
-    def __init__(self, logits: Tensor, rows: list[SamplingRow]) -> None:
+    def __init__(self, logits: Float32Array, rows: list[SamplingRow]) -> None:
         self._logits = logits
         self._rows = rows
-        self._processed: dict[int, Tensor] = {}
+        self._processed: dict[int, Float32Array] = {}
         best, self._largest = most_likely(logits)
         self._token_ids: list[int] = best.tolist()
         self._errors: dict[int, str] = {}
@@ -88,12 +88,12 @@ class _Choices:
         for i, row in enumerate(self._rows):
             if not row.processors or i in self._errors:
                 continue
-            own = self._logits[i].clone()
+            own = self._logits[i].copy()
             for processor in row.processors:
                 processor.apply(own)
-            best, largest = most_likely(own[None])
-            self._processed[i], self._token_ids[i], self._largest[i] = own, int(best[0]), largest[0]
-            if not np.isfinite(largest[0]):
+            best = int(own.argmax())
+            self._processed[i], self._token_ids[i], self._largest[i] = own, best, own[best]
+            if not np.isfinite(own[best]):
                 self._errors[i] = _NOTHING_LEFT.format(position=len(row.token_ids))
 
     def to_draw(self, *, truncated: bool) -> list[int]:
@@ -124,12 +124,11 @@ class _Choices:
         ]
 
     def _weights(self, chunk: list[int]) -> Tensor:
-        logits = torch.stack([self._processed.get(i, self._logits[i]) for i in chunk])
+        logits = [self._processed.get(i, self._logits[i]) for i in chunk]
         return token_weights(logits, self._largest[chunk], [self._rows[i].params.temperature for i in chunk])
 
     def _row_logprobs(self, i: int, token_id: int) -> TokenLogprobs | None:
         num_logprobs = self._rows[i].params.logprobs
         if num_logprobs is None or i in self._errors:
             return None
-        logits = self._logits[i]
-        return token_logprobs(logits.numpy(), logits.log_softmax(dim=-1).numpy(), token_id, num_logprobs)
+        return token_logprobs(self._logits[i], log_softmax(self._logits[i]), token_id, num_logprobs)

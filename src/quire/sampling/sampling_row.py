@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from torch import Tensor
-
 from quire.core.sampling_params import SamplingParams
 from quire.sampling.constraints import AllowedTokens, BadWords, LogitBias, MinTokens
+from quire.sampling.distribution import Float32Array
 from quire.sampling.noise import uniform
 from quire.sampling.penalties import Penalties, TokenCounts
 
@@ -16,8 +15,8 @@ from quire.sampling.penalties import Penalties, TokenCounts
 class LogitsProcessor(Protocol):
     """One change of a row's logits before anything is chosen from them."""
 
-    def apply(self, logits: Tensor) -> None:
-        """Change logits, float32 [V], in place."""
+    def apply(self, logits: Float32Array) -> None:
+        """Change logits [V] in place."""
 
 
 class SamplingRow:

@@ -33,7 +33,7 @@ def kept_tokens(weights: Float64Array, top_k: int, top_p: float, min_p: float) -
 
 def _nucleus(top_p: float, ids: Int64Array, weights: Float64Array) -> tuple[Int64Array, Float64Array]:
     """The fewest tokens that hold `top_p` of the total (Holtzman et al. 2020)."""
-    total = np.cumsum(weights)[-1]
+    total = weights.sum()
     # K tokens each lighter than (1 - top_p) / K of the total hold less than 1 - top_p: they are outside together.
     ids, weights = _at_least((1 - top_p) * total / len(weights), ids, weights)
     descending = np.sort(weights)[::-1]
@@ -48,12 +48,11 @@ def _at_least(floor: float, ids: Int64Array, weights: Float64Array) -> tuple[Int
 
 def _first(count: int, cut: float, ids: Int64Array, weights: Float64Array) -> tuple[Int64Array, Float64Array]:
     """The `count` first tokens of the order, `cut` being the last one's weight."""
-    kept = np.flatnonzero(weights >= cut)
-    if len(kept) > count:
-        at_cut = weights[kept] == cut
-        surplus = kept[at_cut][count - len(kept) :]
-        kept = np.setdiff1d(kept, surplus, assume_unique=True)
-    return ids[kept], weights[kept]
+    ids, weights = _at_least(cut, ids, weights)
+    if len(ids) > count:
+        surplus = np.flatnonzero(weights == cut)[count - len(ids) :]
+        ids, weights = np.delete(ids, surplus), np.delete(weights, surplus)
+    return ids, weights
 
 
 @functools.cache

@@ -1,0 +1,39 @@
+"""Every family against transformers: the same checkpoint, the same tokens, the same logits at every position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.checkpoint.checkpoint import open_checkpoint
+from tests.models.paged_run import all_logits, load
+from tests.models.random_checkpoints import CONFIGS, VOCAB_SIZE, oracle_logits, save_checkpoint
+
+# Decoding, chunks that end inside and at the border of blocks and windows, and a prompt in one piece.
+LENGTHS_AND_CHUNKS = [(5, 1), (40, 7), (33, 8), (50, 64)]
+
+
+def random_rows() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length, _ in LENGTHS_AND_CHUNKS]
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_match_transformers(name: str, backend: str, tmp_path: Path) -> None:
+    if backend == "torch" and name == "gemma3-softcaps":
+        pytest.skip("the torch backend has no soft-cap and refuses such models")
+    oracle = save_checkpoint(name, tmp_path)
+    rows = random_rows()
+    found = all_logits(load(tmp_path, backend=backend), rows, [chunk for _, chunk in LENGTHS_AND_CHUNKS])
+    for row, logits in zip(rows, found, strict=True):
+        torch.testing.assert_close(logits, oracle_logits(oracle, row), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_num_parameters_is_exact(name: str, tmp_path: Path) -> None:
+    oracle = save_checkpoint(name, tmp_path)
+    # parameters() names a shared tensor once.
+    assert open_checkpoint(str(tmp_path)).config.num_parameters() == sum(p.numel() for p in oracle.parameters())
