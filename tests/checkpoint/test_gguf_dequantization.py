@@ -81,17 +81,16 @@ def test_extreme_codes(block_type: BlockType, tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", BUILTIN_MODELS)
-def test_every_tensor_of_a_real_model(name: str) -> None:
+def test_rows_of_every_tensor_of_a_real_model(name: str) -> None:
     path = pull(name)
-    theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    content = np.memmap(path, np.uint8, "r")
     with GGUFFile(path) as file:
-        assert list(file.tensors) == list(theirs)
+        assert file.tensors
         for tensor in file.tensors.values():
-            stored = theirs[tensor.name].data
-            assert tensor.shape == tuple(int(size) for size in theirs[tensor.name].shape[::-1])
-            # A large embedding is compared at its ends and in between, so as not to be inflated whole.
-            num_rows = min(tensor.shape[0], 2048)
-            for start in {0, tensor.shape[0] // 2 - num_rows // 2, tensor.shape[0] - num_rows}:
-                rows = slice(start, start + num_rows)
-                expected = reference(np.ascontiguousarray(stored[rows]), tensor.type.number)
-                assert_same_bits(file.read_rows(tensor.name, rows.start, rows.stop), expected)
+            num_rows = tensor.shape[0]
+            stored = content[tensor.offset : tensor.offset + tensor.num_bytes].reshape(num_rows, -1)
+            for start in (0, num_rows // 2):
+                stop = min(num_rows, start + 128)
+                expected = reference(np.array(stored[start:stop]), tensor.type.number)
+                ours = file.read_rows(tensor.name, start, stop)
+                assert_same_bits(ours.reshape(stop - start, -1), expected)

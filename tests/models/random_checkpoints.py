@@ -71,7 +71,9 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "llama-head-dim": LlamaConfig(**SIZES, head_dim=12),
     "llama-gelu": LlamaConfig(**SIZES, hidden_act="gelu"),
     "llama-3": LlamaConfig(**SIZES, rope_parameters=LLAMA3_ROPE),
-    "llama-linear-rope": LlamaConfig(**SIZES, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}),
+    "llama-linear-rope": LlamaConfig(
+        **SIZES, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
+    ),
     "mistral-window": MistralConfig(**SIZES, sliding_window=12),
     "mistral-full": MistralConfig(**SIZES, sliding_window=None),
     "qwen2": Qwen2Config(**SIZES),
@@ -81,7 +83,9 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "gemma3": Gemma3TextConfig(**GEMMA),
     "gemma3-softcaps": Gemma3TextConfig(**GEMMA, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
     "gemma3-untied-biases": Gemma3TextConfig(**GEMMA, tie_word_embeddings=False, attention_bias=True),
-    "gemma3-layer-types": Gemma3TextConfig(**GEMMA, layer_types=["full_attention", "sliding_attention"] * 3 + ["full_attention"]),
+    "gemma3-layer-types": Gemma3TextConfig(
+        **GEMMA, layer_types=["full_attention", "sliding_attention"] * 3 + ["full_attention"]
+    ),
     "opt": OPTConfig(**OPT_SIZES),
     "opt-untied-gelu": OPTConfig(**OPT_SIZES, tie_word_embeddings=False, activation_function="gelu"),
     "opt-350m": OPTConfig(**OPT_SIZES, do_layer_norm_before=False, word_embed_proj_dim=20),

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from quire.checkpoint.checkpoint import open_checkpoint
 from tests.models.paged_run import all_logits, load
 from tests.models.random_checkpoints import CONFIGS, VOCAB_SIZE, oracle_logits, save_checkpoint
+
+from quire.checkpoint.checkpoint import open_checkpoint
 
 # Decoding, chunks that end inside and at the border of blocks and windows, and a prompt in one piece.
 LENGTHS_AND_CHUNKS = [(5, 1), (40, 7), (33, 8), (50, 64)]

@@ -46,7 +46,7 @@ def resolve_model(reference: str, *, with_weights: bool = True) -> ModelFiles:
     path = Path(reference).expanduser()
     if path.is_file():
         return _resolve_file(path)
-    if path.is_dir():
+    if reference and path.is_dir():
         return _resolve_directory(path, path.resolve().name, with_weights)
     # Imported here because it brings an HTTP stack, which the other kinds of reference never need.
     from quire.checkpoint.hub import fetch_repository, parse_repository

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from quire.checkpoint.tokenizer_json import byte_level_tokenizer_json, serialize
 from quire.errors import CheckpointError
 
@@ -82,7 +84,7 @@ def _read_tokenizer_json(directory: Path) -> bytes:
 def _join_vocab_and_merges(directory: Path) -> bytes:
     """GPT-2's and OPT's older pair of files as one tokenizer.json."""
     ids = read_json(directory / "vocab.json")
-    lines = (directory / "merges.txt").read_text(encoding="utf-8").split("\n")
+    lines = _read_text(directory / "merges.txt").split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
     added = read_json(directory / "added_tokens.json")
     named = set(_special_tokens(read_json(directory / "special_tokens_map.json")).values())
@@ -104,14 +106,31 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return named
 
 
+class _NamedTemplate(msgspec.Struct):
+    name: str
+    template: str
+
+
 def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Of the places a template may be, the newer wins: chat_template.jinja, chat_template.json, tokenizer_config.json."""
     jinja = directory / "chat_template.jinja"
     if jinja.exists():
-        return {"default": jinja.read_text(encoding="utf-8")}
+        return {"default": _read_text(jinja)}
     template = read_json(directory / "chat_template.json").get("chat_template", config.get("chat_template"))
     if isinstance(template, str):
         return {"default": template}
-    if isinstance(template, list):
-        return {entry["name"]: entry["template"] for entry in template}
-    return {}
+    if template is None:
+        return {}
+    try:
+        return {named.name: named.template for named in msgspec.convert(template, list[_NamedTemplate])}
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"The chat_template of {directory} is neither a text nor a list of names and templates: {error}."
+        ) from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8 text ({error}); fetch the file again.") from error

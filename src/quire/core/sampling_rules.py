@@ -118,10 +118,10 @@ def token_ids(remedy: str) -> Rule:
 
 def some_token_ids(remedy: str) -> Rule:
     """None, or a list or tuple of at least one token id."""
-    ids_rule = token_ids(remedy)
+    any_token_ids = token_ids(remedy)
 
     def rule(field: str, value: Any) -> tuple[int, ...] | None:
-        ids: tuple[int, ...] = ids_rule(field, value)
+        ids: tuple[int, ...] = any_token_ids(field, value)
         if value is not None and not ids:
             refuse(field, value, "it must hold at least one token id", remedy)
         return ids or None
@@ -131,13 +131,12 @@ def some_token_ids(remedy: str) -> Rule:
 
 def token_id_lists(remedy: str) -> Rule:
     """A list or tuple of non-empty lists or tuples of token ids."""
-    ids_rule = some_token_ids(remedy)
 
     def rule(field: str, value: Any) -> tuple[tuple[int, ...], ...]:
-        found = tuple(ids_rule(field, item) for item in _as_tuple(field, value, "lists of token ids", remedy))
-        if None in found:
-            refuse(field, value, "it must hold lists of token ids", remedy)
-        return found
+        items = _as_tuple(field, value, "lists of token ids", remedy)
+        if not all(isinstance(item, list | tuple) and item for item in items):
+            refuse(field, value, "it must hold non-empty lists of token ids", remedy)
+        return tuple(tuple(_token_id(field, value, token_id) for token_id in item) for item in items)
 
     return rule
 

@@ -115,7 +115,8 @@ class BeamGroup:
 
     def _score(self, hypothesis: Hypothesis) -> float:
         length = len(hypothesis.output) - (hypothesis.finish_reason is FinishReason.STOP)
-        return hypothesis.cumulative_logprob / max(length, 1) ** self._search.length_penalty
+        penalty: float = max(length, 1) ** self._search.length_penalty
+        return hypothesis.cumulative_logprob / penalty
 
     def _conclude(self, live: list[Hypothesis]) -> list[Delta]:
         best = sorted(self._complete + live, key=self._score, reverse=True)[: self._search.beam_width]

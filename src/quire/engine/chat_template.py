@@ -186,10 +186,11 @@ def _mark_end(message: dict[str, Any]) -> None:
 
 
 def _cut_at_mark(text: str) -> str:
-    end = text.rfind(_CONTINUE_HERE)
-    if end < 0:
+    num_marks = text.count(_CONTINUE_HERE)
+    if num_marks != 1:
         raise ChatTemplateError(
-            "The chat template leaves out the last message, so it cannot be continued; set continue_final_message to"
-            " false."
+            f"The chat template writes the last message {num_marks} times, so it cannot be continued; set"
+            " continue_final_message to false."
         )
+    end = text.index(_CONTINUE_HERE)
     return text[:end] if text.startswith(_MARK, end) else text[:end].rstrip()

@@ -7,7 +7,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
@@ -17,16 +17,8 @@ from quire.core.sampling_params import BeamSearchParams, SamplingParams
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
 
-
-class TextPrompt(TypedDict):
-    prompt: str
-
-
-class TokensPrompt(TypedDict):
-    prompt_token_ids: list[int]
-
-
-Prompt = str | Sequence[int] | TextPrompt | TokensPrompt | Mapping[str, Any]
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or a dict with `prompt` (text) or `prompt_token_ids` (and, for the record, its `prompt`)."""
 
 
 class InputProcessor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -73,7 +73,7 @@ class LLM:
 
         Raises ChatTemplateError if the template fails or the model has none.
         """
-        conversations = [messages] if not messages or isinstance(messages[0], Mapping) else messages
+        conversations = _as_conversations(messages)
         tokenizer = self.get_tokenizer()
         prompts: list[Prompt] = []
         for conversation in conversations:
@@ -155,13 +155,19 @@ class LLM:
             self._engine.client.abort(request.request_id)
 
 
+def _as_conversations(messages: Messages | Sequence[Messages]) -> list[Messages]:
+    """One conversation is a list of message dicts, many are a list of such lists."""
+    first = messages[0] if messages else {}
+    return [cast(Messages, messages)] if isinstance(first, Mapping) else list(cast(Sequence[Messages], messages))
+
+
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many: a string, a dict and a list of ints are one."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
     if len(prompts) > 0 and isinstance(prompts[0], int | float):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+        return [cast(Prompt, prompts)]
+    return list(cast(Sequence[Prompt], prompts))
 
 
 def _for_each(

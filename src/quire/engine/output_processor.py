@@ -8,6 +8,7 @@ from dataclasses import replace
 from quire.core.outputs import CompletionOutput, Logprob, LogprobsAtPosition, RequestMetrics, RequestOutput
 from quire.core.request import Request
 from quire.core.sampling_params import OutputKind
+from quire.core.sequence import FinishReason
 from quire.core.step import TokenLogprobs
 from quire.core.wire import SampleDelta
 from quire.engine.detokenizer import IncrementalDetokenizer
@@ -15,16 +16,16 @@ from quire.engine.tokenizer import Tokenizer
 
 
 class SampleState:
-    """The text and tokens of one sample so far, and what has been handed out of them."""
+    """One sample so far, and what has been handed out of it."""
 
     def __init__(self, tokenizer: Tokenizer, request: Request, index: int) -> None:
         params = request.sampling_params
         self.output = CompletionOutput(index, "", [])
         self._tokenizer = tokenizer
-        self._num_logprobs = params.logprobs
-        self._detokenizer = IncrementalDetokenizer(tokenizer, request.prompt_token_ids, params)
+        self._detokenizer = (
+            IncrementalDetokenizer(tokenizer, request.prompt_token_ids, params) if params.detokenize else None
+        )
         self._num_tokens_sent = 0
-        self._num_chars_sent = 0
         if params.logprobs is not None:
             self.output.logprobs = []
             self.output.cumulative_logprob = 0.0
@@ -33,37 +34,43 @@ class SampleState:
         """Take in a delta; returns the stop string that ends the sample, if one was found."""
         output = self.output
         output.token_ids += delta.token_ids
-        stop = self._detokenizer.append(delta.token_ids)
         for at_position in delta.logprobs or ():
             self._append_logprobs(at_position)
+        stop = None if self._detokenizer is None else self._detokenizer.append(delta.token_ids)
         if stop is not None:
             output.finish_reason, output.stop_reason = "stop", stop
         elif delta.finish_reason is not None:
-            self._detokenizer.finish()
-            output.finish_reason, output.stop_reason = delta.finish_reason.value, delta.stop_reason
-            output.error = delta.error
-        output.text = self._detokenizer.text
+            self._finish(delta.finish_reason)
+            output.stop_reason, output.error = delta.stop_reason, delta.error
         return stop
 
     def abort(self) -> bool:
         """End the sample where it is; False if it had ended."""
         if self.output.finished():
             return False
-        self._detokenizer.finish()
-        self.output.text = self._detokenizer.text
-        self.output.finish_reason = "abort"
+        self._finish(FinishReason.ABORT)
         return True
 
     def view(self, kind: OutputKind) -> CompletionOutput:
         """What to hand out now: everything so far, or what is new since the last view."""
-        output = self.output
-        if kind is not OutputKind.DELTA:
-            logprobs = None if output.logprobs is None else list(output.logprobs)
-            return replace(output, token_ids=list(output.token_ids), logprobs=logprobs)
-        tokens, chars = self._num_tokens_sent, self._num_chars_sent
-        self._num_tokens_sent, self._num_chars_sent = len(output.token_ids), len(output.text)
-        logprobs = None if output.logprobs is None else output.logprobs[tokens:]
-        return replace(output, text=output.text[chars:], token_ids=output.token_ids[tokens:], logprobs=logprobs)
+        output, detokenizer = self.output, self._detokenizer
+        start = self._num_tokens_sent if kind is OutputKind.DELTA else 0
+        self._num_tokens_sent = len(output.token_ids)
+        text = ""
+        if detokenizer is not None:
+            text = detokenizer.take_delta() if kind is OutputKind.DELTA else detokenizer.text
+        return replace(
+            output,
+            text=text,
+            token_ids=output.token_ids[start:],
+            logprobs=None if output.logprobs is None else output.logprobs[start:],
+        )
+
+    def _finish(self, reason: FinishReason) -> None:
+        """What was held back in case more came (half a character, the start of a stop string) is released."""
+        if self._detokenizer is not None:
+            self._detokenizer.finish()
+        self.output.finish_reason = reason.value
 
     def _append_logprobs(self, at_position: TokenLogprobs) -> None:
         assert self.output.logprobs is not None

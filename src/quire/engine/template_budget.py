@@ -14,6 +14,9 @@ CHARS_PER_VALUE = 16
 """What every value counts for beside its characters: some of its memory, and the time to look at it."""
 
 
+_CONTAINERS = (list, tuple, dict, set, frozenset, MappingView)
+
+
 class TemplateLimitError(TemplateRuntimeError):
     """The template asked for more than a rendering may spend."""
 
@@ -58,7 +61,7 @@ class TemplateBudget:
         self.check_size(size)
         if isinstance(value, str):
             self.tick(size)
-        elif isinstance(value, list | tuple | dict):
+        elif isinstance(value, (list, tuple, dict)):
             self.tick(CHARS_PER_VALUE * len(value))
 
     def size(self, value: object) -> int:
@@ -67,9 +70,9 @@ class TemplateBudget:
 
     def _measure(self, value: object) -> tuple[int, int]:
         """Size and depth. Each container is walked once, so shared parts cost nothing to measure."""
-        if isinstance(value, str | bytes):
+        if isinstance(value, (str, bytes)):
             return CHARS_PER_VALUE + len(value), 0
-        if not isinstance(value, list | tuple | dict | set | frozenset | MappingView):
+        if not isinstance(value, _CONTAINERS):
             return CHARS_PER_VALUE, 0
         known = self._measured.get(id(value))
         if known is not None:

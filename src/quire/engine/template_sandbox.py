@@ -248,7 +248,7 @@ def _check_operation(operator: str, left: Any, right: Any) -> None:
     elif operator == "*":
         times, value = (left, right) if isinstance(left, int) else (right, left)
         if isinstance(times, int):
-            budget.check_size(times * budget.size(value))
+            budget.check_size(times * (len(value) if isinstance(value, str) else budget.size(value)))
 
 
 def _check_growth(name: str, subject: Any, args: Sequence[Any]) -> None:

@@ -7,15 +7,65 @@ import torch.nn.functional as F
 
 from quire.kernels.activation import ACTIVATIONS
 
+NATIVE_CAPABILITIES = {
+    torch.bfloat16: ("avx512_bf16", "amx_bf16", "arm_bf16"),
+    torch.float16: ("amx_fp16", "avx512_fp16"),
+}
+"""CPU features with which the library multiplies in this dtype itself; without them it is slower than in float32."""
+
+MIN_ROWS_TO_WIDEN = {torch.bfloat16: 12, torch.float16: 4}
+"""From so many rows on, widening the weight to float32 first costs less than the slow product (docs/lab.md)."""
+
+NUM_WIDENED = 1 << 19
+"""Weights widened at a time: 2 MiB, so that the product finds them in the cache."""
+NUM_WIDENED_MANY_ROWS = 1 << 22
+"""The same for MANY_ROWS and more, where fewer, larger products pay: 16 MiB."""
+MANY_ROWS = 128
+
 
 class TorchOps:
+    """Keeps one float32 buffer, in which weights of half precision are widened chunk by chunk; no second copy of them.
+
+    Not for use by two threads at once.
+    """
+
     name = "torch"
+
+    def __init__(self, capabilities: frozenset[str] | None = None) -> None:
+        """`capabilities` are the CPU features to count on (default: those of this machine)."""
+        if capabilities is None:
+            capabilities = frozenset(name for name, present in torch.cpu.get_capabilities().items() if present is True)
+        self._min_rows_to_widen = {
+            dtype: num_rows
+            for dtype, num_rows in MIN_ROWS_TO_WIDEN.items()
+            if capabilities.isdisjoint(NATIVE_CAPABILITIES[dtype])
+        }
+        self._widened = torch.empty(0)
 
     def embedding(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return weight.index_select(0, token_ids)
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return F.linear(x, weight, bias)
+        min_rows = self._min_rows_to_widen.get(x.dtype)
+        if min_rows is None or x.shape[0] < min_rows:
+            return F.linear(x, weight, bias)
+        y = self._widened_matmul(x, weight)
+        return y if bias is None else y.add_(bias)
+
+    def _widened_matmul(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """x @ weight.T in float32, some outputs at a time."""
+        num_outputs, num_features = weight.shape
+        num_widened = NUM_WIDENED if x.shape[0] < MANY_ROWS else NUM_WIDENED_MANY_ROWS
+        chunk = min(num_outputs, max(1, num_widened // num_features))
+        if self._widened.numel() < chunk * num_features:
+            self._widened = torch.empty(chunk * num_features)
+        x32 = x.float()
+        y = x.new_empty(x.shape[0], num_outputs)
+        for first in range(0, num_outputs, chunk):
+            part = weight[first : first + chunk]
+            widened = self._widened[: part.numel()].view_as(part).copy_(part)
+            y[:, first : first + chunk] = x32 @ widened.t()
+        return y
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return F.rms_norm(x, weight.shape, weight, eps)

@@ -31,9 +31,10 @@ def most_likely(logits: Float32Array) -> tuple[Int64Array, Float32Array]:
 
 def token_weights(rows: Sequence[Float32Array], largest: Float32Array, temperatures: list[float]) -> Tensor:
     """exp((logits - largest) / temperature) of R rows [V], as float64 [R, V]: the most likely token weighs exactly 1."""
-    weights = torch.empty(len(rows), len(rows[0]), dtype=torch.float64)
-    for row, into in zip(rows, weights, strict=True):
-        into.copy_(torch.from_numpy(row))
+    logits = np.empty((len(rows), len(rows[0])))
+    for i, row in enumerate(rows):
+        logits[i] = row
+    weights = torch.from_numpy(logits)
     weights -= torch.from_numpy(largest.astype(np.float64))[:, None]
     weights *= torch.tensor(temperatures, dtype=torch.float64).reciprocal_()[:, None]
     return weights.exp_()

@@ -42,7 +42,7 @@ def _nucleus(top_p: float, ids: Int64Array, weights: Float64Array) -> tuple[Int6
 
 
 def _at_least(floor: float, ids: Int64Array, weights: Float64Array) -> tuple[Int64Array, Float64Array]:
-    kept = np.flatnonzero(weights >= floor)
+    kept = (weights >= floor).nonzero()[0]
     return ids[kept], weights[kept]
 
 
@@ -50,7 +50,7 @@ def _first(count: int, cut: float, ids: Int64Array, weights: Float64Array) -> tu
     """The `count` first tokens of the order, `cut` being the last one's weight."""
     ids, weights = _at_least(cut, ids, weights)
     if len(ids) > count:
-        surplus = np.flatnonzero(weights == cut)[count - len(ids) :]
+        surplus = (weights == cut).nonzero()[0][count - len(ids) :]
         ids, weights = np.delete(ids, surplus), np.delete(weights, surplus)
     return ids, weights
 

@@ -1,0 +1,79 @@
+"""What is read of a tokenizer in a model directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+
+from quire.checkpoint.tokenizer_files import TokenizerFiles, read_tokenizer_files
+from quire.errors import CheckpointError
+
+
+def read(directory: Path, **files: Any) -> TokenizerFiles:
+    (directory / "tokenizer.json").write_text("{}")
+    for name, content in files.items():
+        (directory / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_tokenizer_files(directory, 10, (3,))
+
+
+def test_special_tokens_are_texts_or_serialized_objects(tmp_path: Path) -> None:
+    config = {"bos_token": {"content": "<s>", "lstrip": False}, "eos_token": "</s>", "pad_token": None, "add_token": 1}
+    files = read(tmp_path, tokenizer_config=config, special_tokens_map={"eos_token": "old", "unk_token": "<unk>"})
+    assert files.special_tokens == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    assert files.eos_token_ids == (3,)
+    assert files.add_bos is None
+
+
+def test_whether_bos_goes_first_is_kept_where_it_is_said(tmp_path: Path) -> None:
+    assert read(tmp_path, tokenizer_config={"add_bos_token": True}).add_bos is True
+    assert read(tmp_path, tokenizer_config={"add_bos_token": False}).add_bos is False
+
+
+def test_the_newest_place_of_a_chat_template_wins(tmp_path: Path) -> None:
+    assert read(tmp_path).chat_template is None
+    assert read(tmp_path, tokenizer_config={"chat_template": "config"}).chat_template == "config"
+    assert read(tmp_path, chat_template={"chat_template": "json"}).chat_template == "json"
+    (tmp_path / "chat_template.jinja").write_text("jinja")
+    assert read(tmp_path).chat_template == "jinja"
+
+
+def test_templates_for_special_uses_keep_their_names(tmp_path: Path) -> None:
+    templates = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
+    files = read(tmp_path, tokenizer_config={"chat_template": templates})
+    assert files.chat_templates == {"default": "d", "tool_use": "t"}
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{", "\udcff".encode("utf-8", "surrogateescape").decode("latin-1")])
+def test_damaged_json_names_the_file(tmp_path: Path, content: str) -> None:
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json"):
+        read(tmp_path, tokenizer_config=content)
+
+
+@pytest.mark.parametrize("templates", [[{"name": "default"}], ["x"], [{"name": 1, "template": "t"}]])
+def test_a_damaged_list_of_templates_names_the_file(tmp_path: Path, templates: list[Any]) -> None:
+    with pytest.raises(CheckpointError, match="chat_template"):
+        read(tmp_path, tokenizer_config={"chat_template": templates})
+
+
+def test_a_missing_tokenizer_says_how_to_make_one(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").touch()
+    with pytest.raises(CheckpointError, match=r"tokenizer\.model.*save_pretrained"):
+        read_tokenizer_files(tmp_path, 10, ())
+
+
+def test_vocab_and_merges_make_the_same_tokenizer(tmp_path: Path) -> None:
+    """GPT-2 and OPT come with this older pair of files."""
+    trained = tokenizers.ByteLevelBPETokenizer()
+    texts = ["The quick brown fox's 12 dogs", "a fox, the fox; don't", "naïve 日本"] * 5
+    trained.train_from_iterator(texts, vocab_size=330, special_tokens=["</s>"], show_progress=False)
+    trained.save_model(str(tmp_path))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": "</s>", "eos_token": "</s>"}))
+    rebuilt = tokenizers.Tokenizer.from_buffer(read_tokenizer_files(tmp_path, 400, ()).tokenizer_json)
+    for text in [*texts, "unseen text 🙂", "x</s>y"]:
+        ids = rebuilt.encode(text).ids
+        assert ids == trained.encode(text).ids
+        assert rebuilt.decode(ids, skip_special_tokens=False) == text

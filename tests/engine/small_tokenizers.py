@@ -1,0 +1,67 @@
+"""Tokenizers of both kinds, small enough to read."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from quire.checkpoint.tokenizer_files import TokenizerFiles
+from quire.checkpoint.tokenizer_json import (
+    AddedToken,
+    byte_level_tokenizer_json,
+    sentencepiece_tokenizer_json,
+    serialize,
+)
+from quire.engine.token_bytes import _BYTE_OF_CHAR
+from quire.engine.tokenizer import Tokenizer
+
+BYTE_CHARS = {byte: char for char, byte in _BYTE_OF_CHAR.items()}
+
+
+def tokenizer_files(tokenizer_json: dict[str, Any], **fields: Any) -> TokenizerFiles:
+    defaults: dict[str, Any] = {
+        "source": "test",
+        "model_vocab_size": 1000,
+        "special_tokens": {"bos_token": "<s>", "eos_token": "</s>"},
+        "add_bos": True,
+    }
+    return TokenizerFiles(tokenizer_json=json.dumps(tokenizer_json).encode(), **(defaults | fields))
+
+
+@cache
+def byte_level_json() -> dict[str, Any]:
+    """Ids 0-255 are the bytes; then a few merges; then special and added tokens."""
+    pieces = [BYTE_CHARS[byte] for byte in range(256)] + ["Ġt", "Ġth", "Ġthe", "EN", "END", "ðŁ", "ĠðŁ"]
+    merges = ["Ġ t", "Ġt h", "Ġth e", "E N", "EN D", "ð Ł", "Ġ ðŁ"]
+    added: list[AddedToken] = [(263, "<s>", True), (264, "</s>", True), (265, "<tool é>", False)]
+    result: dict[str, Any] = json.loads(
+        serialize(byte_level_tokenizer_json("gpt-2", {piece: i for i, piece in enumerate(pieces)}, merges, added))
+    )
+    return result
+
+
+@cache
+def sentencepiece_json(add_space_prefix: bool) -> dict[str, Any]:
+    """Special tokens, the bytes, then pieces with scores."""
+    learned = ["▁", "t", "h", "e", "▁t", "▁th", "▁the", "c", "a", "▁c", "▁ca", "▁cat", "日", "本", "日本", "x"]
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *learned]
+    scores = {259 + index: -float(index) for index in range(len(learned))}
+    added: list[AddedToken] = [(0, "<unk>", True), (1, "<s>", True), (2, "</s>", True)]
+    result: dict[str, Any] = json.loads(
+        serialize(
+            sentencepiece_tokenizer_json(pieces, scores, added, unk_token="<unk>", add_space_prefix=add_space_prefix)
+        )
+    )
+    return result
+
+
+@cache
+def small_tokenizer(kind: str) -> Tokenizer:
+    """`byte-level`, `sentencepiece`, or `sentencepiece-prefix` (which writes a space before the text)."""
+    if kind == "byte-level":
+        return Tokenizer(tokenizer_files(byte_level_json()))
+    return Tokenizer(tokenizer_files(sentencepiece_json(kind == "sentencepiece-prefix")))
+
+
+KINDS = ("byte-level", "sentencepiece", "sentencepiece-prefix")

@@ -1,0 +1,51 @@
+"""Stop strings are found wherever the text is cut, and nothing that may begin one is let go."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.engine.stop_strings import StopMatch, StopStringMatcher
+
+letters = st.text(alphabet="ab", max_size=30)
+stop_strings = st.lists(st.text(alphabet="ab", min_size=1, max_size=5), min_size=1, max_size=3, unique=True)
+
+
+def first_match(text: str, stops: list[str]) -> StopMatch | None:
+    """The plain way: look at every end of the text in turn."""
+    for end in range(1, len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            return StopMatch(max(ending, key=len), end)
+    return None
+
+
+def longest_start(text: str, stops: list[str]) -> int:
+    lengths = [n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])]
+    return max(lengths, default=0)
+
+
+@given(st.lists(letters, max_size=10), stop_strings)
+def test_the_first_match_is_found_however_the_text_is_cut(pieces: list[str], stops: list[str]) -> None:
+    matcher = StopStringMatcher(stops)
+    text = ""
+    for piece in pieces:
+        match = matcher.feed(piece)
+        text += piece
+        assert match == first_match(text, stops)
+        if match is not None:
+            return
+        assert matcher.num_held == longest_start(text, stops)
+
+
+def test_matching_goes_on_after_a_match_that_was_not_wanted() -> None:
+    matcher = StopStringMatcher(["aa"])
+    assert matcher.feed("aa") == StopMatch("aa", 2)
+    assert matcher.num_held == 1
+    assert matcher.feed("a") == StopMatch("aa", 3)
+
+
+def test_no_stop_strings_hold_nothing() -> None:
+    matcher = StopStringMatcher([])
+    assert matcher.feed("anything") is None
+    assert matcher.num_held == 0

@@ -1,0 +1,140 @@
+"""Encoding and decoding agree with the tokenizers library, and what does not fit the model is refused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from small_tokenizers import KINDS, byte_level_json, sentencepiece_json, small_tokenizer, tokenizer_files
+
+from quire.engine.tokenizer import Tokenizer
+from quire.errors import CheckpointError, InvalidRequestError, UnsupportedModelError
+
+texts = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="▁"), max_size=30)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=texts)
+def test_any_text_comes_back(kind: str, text: str) -> None:
+    tokenizer = small_tokenizer(kind)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(ids=st.lists(st.integers(0, 270), max_size=20), skip=st.booleans())
+def test_any_bytes_decode_as_the_library_decodes_them(ids: list[int], skip: bool) -> None:
+    library = tokenizers.Tokenizer.from_buffer(tokenizer_files(byte_level_json()).tokenizer_json)
+    ids = [token_id for token_id in ids if token_id != 265]  # the library takes é in an added token for a byte
+    assert small_tokenizer("byte-level").decode(ids, skip) == library.decode(ids, skip_special_tokens=skip)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+@given(ids=st.lists(st.integers(259, 274) | st.integers(0, 2), max_size=20), skip=st.booleans())
+def test_pieces_decode_as_the_library_decodes_them(prefix: bool, ids: list[int], skip: bool) -> None:
+    library = tokenizers.Tokenizer.from_buffer(tokenizer_files(sentencepiece_json(prefix)).tokenizer_json)
+    tokenizer = small_tokenizer("sentencepiece-prefix" if prefix else "sentencepiece")
+    assert tokenizer.decode(ids, skip) == library.decode(ids, skip_special_tokens=skip)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_that_are_no_token_are_nothing(kind: str) -> None:
+    tokenizer = small_tokenizer(kind)
+    assert tokenizer.decode([-1, 999, 2**31, 2**63, 10**30]) == ""
+    assert tokenizer.decode_token(2**40) == ""
+
+
+def test_one_token_alone() -> None:
+    tokenizer = small_tokenizer("byte-level")
+    assert [tokenizer.decode_token(i) for i in (258, 263, 265, 0xE2)] == [" the", "<s>", "<tool é>", "\ufffd"]
+    assert small_tokenizer("sentencepiece").decode_token(3 + 0x41) == "A"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bos_goes_first_once(kind: str) -> None:
+    tokenizer = small_tokenizer(kind)
+    bos = tokenizer.bos_token_id
+    plain = tokenizer.encode("the", add_special_tokens=False)
+    assert bos is not None
+    assert tokenizer.encode("the") == [bos, *plain]
+    assert tokenizer.encode("<s>the") == [bos, *tokenizer.encode("<s>the", add_special_tokens=False)[1:]]
+    assert tokenizer.encode("<s>the").count(bos) == 1
+
+
+def with_bos_post_processor() -> dict[str, Any]:
+    content = copy.deepcopy(byte_level_json())
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [263], "tokens": ["<s>"]}},
+    }
+    return content
+
+
+def test_a_post_processor_decides_unless_the_config_does() -> None:
+    def ids(add_bos: bool | None, text: str) -> list[int]:
+        return Tokenizer(tokenizer_files(with_bos_post_processor(), add_bos=add_bos)).encode(text)
+
+    assert ids(None, "a") == ids(True, "a") == [263, ord("a")]
+    assert ids(None, "<s>a") == ids(True, "<s>a") == [263, ord("a")]
+    assert ids(False, "a") == [ord("a")]
+    without = Tokenizer(tokenizer_files(byte_level_json(), add_bos=None))
+    assert without.encode("<s><s>a") == [263, 263, ord("a")]
+
+
+def test_ends_of_text_come_from_every_place() -> None:
+    tokenizer = Tokenizer(tokenizer_files(byte_level_json(), eos_token_ids=(7, 264)))
+    assert tokenizer.eos_token_id == 264
+    assert tokenizer.eos_token_ids == (264, 7)
+    assert {263, 264} <= tokenizer.special_token_ids
+    assert 265 not in tokenizer.special_token_ids
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="263 tokens, but the model's embedding has only 262 rows"):
+        Tokenizer(tokenizer_files(byte_level_json(), model_vocab_size=262))
+
+
+def test_an_added_token_beyond_the_model_is_refused_where_a_text_holds_it() -> None:
+    tokenizer = Tokenizer(tokenizer_files(byte_level_json(), model_vocab_size=265))
+    assert tokenizer.encode("plain text </s>")
+    with pytest.raises(InvalidRequestError, match=r"'<tool é>' with id 265, but .* ends at id 264"):
+        tokenizer.encode("x <tool é>")
+
+
+def test_truncation_and_padding_in_the_file_are_not_applied() -> None:
+    content = copy.deepcopy(byte_level_json())
+    content["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {
+        "strategy": {"Fixed": 50},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "!",
+    }
+    assert len(Tokenizer(tokenizer_files(content)).encode("123456789")) == 10
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"model": {"type": "Magic"}}'])
+def test_a_damaged_file_is_named(content: bytes) -> None:
+    import dataclasses
+
+    files = dataclasses.replace(tokenizer_files({}), tokenizer_json=content, source="some/model")
+    with pytest.raises(CheckpointError, match="some/model"):
+        Tokenizer(files)
+
+
+def test_a_decoder_that_is_no_concatenation_is_refused() -> None:
+    content = copy.deepcopy(byte_level_json())
+    content["decoder"] = {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}
+    with pytest.raises(UnsupportedModelError, match="CTC"):
+        Tokenizer(tokenizer_files(content))
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="surrogate pair at character 1"):
+        small_tokenizer("byte-level").encode("a\ud83d")

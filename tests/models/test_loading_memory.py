@@ -1,0 +1,38 @@
+"""Loading holds the model in its target dtype and little more: it streams, whatever the file's dtype."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
+
+
+def peak_share(reference: Path | str, dtype: str) -> float:
+    """Most anonymous memory during loading, over the model's size."""
+    command = [sys.executable, "-m", "tests.models.measure_loading", str(reference), dtype]
+    measured = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return measured["peak_bytes"] / measured["model_bytes"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_float32_checkpoint(dtype: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 6, "vocab_size": 16384}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=8))
+    model.save_pretrained(tmp_path)
+    assert peak_share(tmp_path, dtype) < 1.15
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_smollm2(smollm2: str, dtype: str) -> None:
+    assert peak_share(smollm2, dtype) < 1.15
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_gemma3(gemma3: str, dtype: str) -> None:
+    assert peak_share(gemma3, dtype) < 1.15

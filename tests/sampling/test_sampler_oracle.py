@@ -1,0 +1,158 @@
+"""Every combination of features chooses what the obvious implementation chooses."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.sampling import oracle
+
+from quire.core.sampling_params import SamplingParams
+from quire.sampling.noise import uniform
+from quire.sampling.sampler import Sampler, SamplingRow
+
+V = 12
+IDS = st.integers(0, V - 1)
+LOGITS = st.lists(st.integers(-24, 24).map(lambda q: q / 4) | st.just(-math.inf), min_size=V, max_size=V)
+"""A grid, so that ties are frequent and exact."""
+
+
+class Case(NamedTuple):
+    logits: list[float]
+    params: SamplingParams
+    seed: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    stop_token_ids: list[int]
+
+    def row(self) -> SamplingRow:
+        return SamplingRow(self.params, self.seed, self.token_ids, self.num_prompt_tokens, self.stop_token_ids)
+
+    def expected_token(self) -> int | None:
+        processed = oracle.processed_logits(
+            self.logits, self.params, self.token_ids, self.num_prompt_tokens, self.stop_token_ids
+        )
+        if max(processed) == -math.inf:
+            return None
+        number = uniform(self.seed, len(self.token_ids))
+        assume(oracle.nearest_border(processed, self.params, number) > 1e-9)
+        return oracle.draw(oracle.distribution(processed, self.params), number)
+
+
+PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.25, 0.7, 1.0, 2.0]),
+    top_k=st.sampled_from([-1, 0, 1, 2, 3, 5, V, 100]),
+    top_p=st.sampled_from([1.0, 1.0, 1e-6, 0.1, 0.5, 0.8, 0.95, 0.999]),
+    min_p=st.sampled_from([0.0, 0.0, 0.03, 0.3, 1.0]),
+    presence_penalty=st.sampled_from([0.0, 0.5, -1.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.25, -0.5]),
+    repetition_penalty=st.sampled_from([1.0, 2.0, 0.5]),
+    logit_bias=st.none() | st.dictionaries(IDS, st.sampled_from([-100.0, -1.0, 0.5, 100.0])),
+    allowed_token_ids=st.none() | st.lists(IDS, min_size=1),
+    bad_words_token_ids=st.lists(st.lists(IDS, min_size=1, max_size=3), max_size=4),
+    max_tokens=st.none(),
+    min_tokens=st.integers(0, 6),
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    token_ids = draw(st.lists(IDS, min_size=1, max_size=10))
+    return Case(
+        draw(LOGITS),
+        draw(PARAMS),
+        draw(st.integers(0, 2**64 - 1)),
+        token_ids,
+        draw(st.integers(1, len(token_ids))),
+        draw(st.lists(IDS, max_size=3)),
+    )
+
+
+@settings(max_examples=300)
+@given(st.lists(cases(), min_size=1, max_size=4))
+def test_a_batch_of_any_rows(batch: list[Case]) -> None:
+    check_batch(batch)
+
+
+@pytest.mark.nightly
+@settings(max_examples=20_000)
+@given(st.lists(cases(), min_size=1, max_size=4))
+def test_many_batches_of_any_rows(batch: list[Case]) -> None:
+    check_batch(batch)
+
+
+def check_batch(batch: list[Case]) -> None:
+    expected = [case.expected_token() for case in batch]
+    logits = torch.tensor([case.logits for case in batch])
+    before = logits.clone()
+    sampled = Sampler(V).sample(logits, [case.row() for case in batch])
+    assert torch.equal(logits, before)
+    for token, want in zip(sampled, expected, strict=True):
+        if want is None:
+            assert token.error is not None
+        else:
+            assert (token.token_id, token.error) == (want, None)
+
+
+def one(logits: list[float], token_ids: list[int] | None = None, **fields: object) -> int:
+    row = SamplingRow(SamplingParams(**fields), 5, token_ids or [0], 1, [])  # type: ignore[arg-type]
+    sampled = Sampler(len(logits)).sample(torch.tensor([logits]), [row])[0]
+    assert sampled.error is None
+    return sampled.token_id
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0, "top_k": 1}])
+def test_ties_go_to_the_lowest_id(fields: dict[str, float]) -> None:
+    for first in (0, 40_000):
+        logits = [0.0] * 50_000
+        for token_id in (first, first + 1, 49_999):
+            logits[token_id] = 7.5
+        assert one(logits, **fields) == first
+
+
+def kept(logits: list[float], **fields: object) -> set[int]:
+    """The tokens that many seeds draw."""
+    params = SamplingParams(**fields)  # type: ignore[arg-type]
+    rows = [SamplingRow(params, seed, [0], 1, []) for seed in range(600)]
+    return {token.token_id for token in Sampler(len(logits)).sample(torch.tensor([logits] * 600), rows)}
+
+
+def test_exactly_k_tokens_and_exactly_p_of_the_mass() -> None:
+    """Where several tokens tie at the cut, the lowest ids stay; a nucleus that reaches top_p exactly is complete."""
+    assert kept([0.0] * 8, top_k=3) == {0, 1, 2}
+    assert kept([0.0, 1.0, 0.0, 1.0, 0.0], top_k=3) == {0, 1, 3}
+    assert kept([0.0] * 8, top_p=0.5) == {0, 1, 2, 3}
+    assert kept([0.0] * 8, top_p=0.51) == {0, 1, 2, 3, 4}
+    assert kept([0.0] * 8, min_p=1.0) == set(range(8))
+
+
+def test_top_p_counts_what_top_k_and_min_p_leave() -> None:
+    """Of weights 4, 3, 2, 1: top_p=0.5 alone keeps 4 and 3; after top_k=2 (4/7) or min_p (4/7) only 4."""
+    logits = [math.log(weight) for weight in (4, 3, 2, 1)]
+    assert kept(logits, top_p=0.5) == {0, 1}
+    assert kept(logits, top_p=0.5, top_k=2) == {0}
+    assert kept(logits, top_p=0.5, min_p=0.7) == {0}
+
+
+def test_bad_words_look_at_the_output_only() -> None:
+    logits = [0.0, 5.0, 0.0, 0.0]
+    fields = {"temperature": 0.0, "bad_words_token_ids": [[3, 1]]}
+    assert one(logits, [3], **fields) == 1
+    assert one(logits, [3, 3], **fields) == 0
+    assert one(logits, [3, 3, 2], **fields) == 1
+
+
+def test_min_tokens_releases_the_stop_tokens_in_time() -> None:
+    params = SamplingParams(temperature=0.0, min_tokens=2)
+    token_ids = [9, 9, 9]
+    row = SamplingRow(params, 0, token_ids, 3, [1, 2])
+    chosen = []
+    for _ in range(4):
+        chosen.append(Sampler(4).sample(torch.tensor([[0.0, 9.0, 8.0, 1.0]]), [row])[0].token_id)
+        token_ids.append(chosen[-1])
+    assert chosen == [3, 3, 1, 1]

@@ -1,0 +1,147 @@
+"""Samples and beams: blocks shared, and copied by whoever comes to write."""
+
+from __future__ import annotations
+
+import pytest
+from tests.scheduler.harness import FULL, VOCAB_SIZE, Harness, kv_config, make_sequence, rows, sliding
+from tests.scheduler.simulated_worker import expected_output
+
+from quire.core.sequence import SequenceStatus
+from quire.errors import InvalidRequestError
+
+
+def test_samples_of_a_running_parent_share_full_blocks_and_copy_the_last() -> None:
+    harness = Harness()
+    parent = make_sequence(0, 10, num_output=6)
+    harness.add(parent)
+    harness.step()
+    children = [make_sequence(i, parent.token_ids[:10], num_output=6, seed=i) for i in (1, 2)]
+    for child in children:
+        harness.scheduler.fork(parent, child, 9)
+        assert (child.num_planned, child.num_computed) == (9, 9)
+    assert harness.kv.pool.num_held == 3, "nothing is copied before it is written"
+    plan, _ = harness.step()
+    assert rows(plan) == {0: (10, 11, True), 1: (9, 10, True), 2: (9, 10, True)}
+    shared = harness.kv.block_ids(parent)[0]
+    assert {source for source, _ in plan.block_copies} == {shared[2]}
+    assert len(plan.block_copies) == 2
+    for child in children:
+        assert harness.kv.block_ids(child)[0][:2] == shared[:2]
+    harness.run()
+    for seed, sequence in enumerate([parent, *children]):
+        assert sequence.token_ids == expected_output(parent.token_ids[:10], 16, seed, VOCAB_SIZE)
+
+
+def test_the_last_holder_writes_without_a_copy() -> None:
+    """A beam's round: the parent is finished and released, two hypotheses go on; one copy is enough."""
+    harness = Harness()
+    parent = make_sequence(0, 10, num_output=1, keep_blocks=True)
+    harness.add(parent)
+    harness.run()
+    for i in (1, 2):
+        harness.scheduler.fork(parent, make_sequence(i, [*parent.token_ids[:10], i], num_output=3), 10)
+    harness.scheduler.release(parent)
+    plan, _ = harness.step()
+    assert len(plan.block_copies) == 1
+    harness.run()
+    assert harness.kv.pool.num_held == 0
+
+
+def test_a_block_that_others_can_find_is_copied_even_by_its_last_holder() -> None:
+    harness = Harness()
+    parent = make_sequence(0, 8, num_output=1, keep_blocks=True)
+    harness.add(parent)
+    harness.run()
+    child = make_sequence(1, [*parent.token_ids[:6], 5], num_output=3)
+    harness.scheduler.fork(parent, child, 6)
+    harness.scheduler.release(parent)
+    plan, _ = harness.step()
+    assert len(plan.block_copies) == 1
+    reader = make_sequence(2, [*parent.token_ids[:8], 7], num_output=2)
+    harness.add(reader)
+    harness.run()
+    assert reader.num_cached_tokens == 8
+
+
+def test_at_a_block_border_nothing_is_copied() -> None:
+    harness = Harness()
+    parent = make_sequence(0, 9, num_output=6)
+    harness.add(parent)
+    harness.step()
+    harness.scheduler.fork(parent, make_sequence(1, parent.token_ids[:9], num_output=6), 8)
+    assert harness.step()[0].block_copies == []
+
+
+def test_a_full_batch_makes_the_child_wait_and_find_the_prefix_in_the_cache() -> None:
+    harness = Harness(max_num_seqs=1)
+    parent = make_sequence(0, 10, num_output=3)
+    harness.add(parent)
+    harness.step()
+    child = make_sequence(1, parent.token_ids[:10], num_output=3)
+    harness.scheduler.fork(parent, child, 9)
+    assert child.status is SequenceStatus.WAITING
+    harness.run()
+    assert child.num_cached_tokens == 8
+    assert child.num_output_tokens == 3
+
+
+def test_a_fork_of_a_preempted_parent_waits() -> None:
+    harness = Harness(kv_config(num_blocks=9))
+    old, parent = make_sequence(0, 12, num_output=12), make_sequence(1, 12, num_output=12)
+    harness.add(old, parent)
+    while not parent.num_preemptions:
+        harness.step()
+    child = make_sequence(2, parent.token_ids[:12], num_output=2)
+    harness.scheduler.fork(parent, child, 11)
+    assert child.status is SequenceStatus.WAITING
+    harness.run()
+    assert child.num_output_tokens == 2
+
+
+def test_a_child_that_needs_what_the_window_left_behind_waits() -> None:
+    harness = Harness(kv_config(specs=(FULL, sliding(4))))
+    parent = make_sequence(0, 10, num_output=20)
+    harness.add(parent)
+    while parent.num_known < 24:
+        harness.step()
+    child = make_sequence(1, parent.token_ids[:10], num_output=3)
+    harness.scheduler.fork(parent, child, 9)
+    assert child.status is SequenceStatus.WAITING
+    harness.run()
+    assert child.token_ids == expected_output(parent.token_ids[:10], 13, 0, VOCAB_SIZE)
+
+
+def test_a_fork_without_room_for_its_copy_goes_back_to_waiting() -> None:
+    harness = Harness(kv_config(num_blocks=4))
+    parent = make_sequence(0, 10, num_output=2, keep_blocks=True)
+    harness.add(parent)
+    harness.step()
+    child = make_sequence(1, parent.token_ids[:10], num_output=2)
+    harness.scheduler.fork(parent, child, 9)
+    harness.step()
+    assert child.status is SequenceStatus.WAITING
+    harness.run()
+    assert child.num_output_tokens == 2
+
+
+def test_grandchildren_forked_before_anyone_ran() -> None:
+    harness = Harness()
+    parent = make_sequence(0, 10, num_output=6)
+    harness.add(parent)
+    harness.step()
+    child = make_sequence(1, parent.token_ids[:10], num_output=6, seed=1)
+    grandchild = make_sequence(2, parent.token_ids[:10], num_output=6, seed=2)
+    harness.scheduler.fork(parent, child, 9)
+    harness.scheduler.fork(child, grandchild, 9)
+    harness.scheduler.abort(child)
+    harness.run()
+    assert grandchild.token_ids == expected_output(parent.token_ids[:10], 16, 2, VOCAB_SIZE)
+
+
+def test_a_fork_that_could_never_finish_is_refused() -> None:
+    harness = Harness(kv_config(num_blocks=9))
+    parent = make_sequence(0, 10)
+    harness.add(parent)
+    harness.step()
+    with pytest.raises(InvalidRequestError, match="KV blocks"):
+        harness.scheduler.fork(parent, make_sequence(1, parent.token_ids[:10], num_output=30), 9)

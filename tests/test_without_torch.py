@@ -1,0 +1,58 @@
+"""The control tower runs where torch is not installed: a process that refuses torch imports and tests all of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+REFUSE_TORCH = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "safetensors"):
+            raise ModuleNotFoundError(f"No module named {name!r} (refused)", name=name)
+        return None
+
+sys.meta_path.insert(0, NoTorch())
+"""
+
+IMPORT_CONTROL = """
+import importlib, pkgutil
+import quire
+for folder in ("core", "cache", "scheduler", "plan"):
+    package = importlib.import_module(f"quire.{folder}")
+    for module in pkgutil.walk_packages(package.__path__, f"quire.{folder}."):
+        importlib.import_module(module.name)
+import quire.worker.executor, quire.worker.null_executor
+assert "torch" not in sys.modules
+"""
+
+RUN_TESTS = """
+import pytest
+raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", "tests/cache", "tests/scheduler"]))
+"""
+
+
+def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", REFUSE_TORCH + code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_control_imports() -> None:
+    done = run_without_torch(IMPORT_CONTROL)
+    assert done.returncode == 0, done.stderr
+
+
+def test_control_passes_its_tests() -> None:
+    done = run_without_torch(RUN_TESTS)
+    assert done.returncode == 0, done.stdout + done.stderr
