@@ -70,7 +70,7 @@ def _gemma3(config: ModelConfig) -> PreTrainedModel:
             max_position_embeddings=config.max_position,
             rms_norm_eps=config.norm_eps,
             sliding_window=sliding.window,
-            query_pre_attn_scalar=config.attention_scale**-2,
+            query_pre_attn_scalar=round(config.attention_scale**-2),
             layer_types=["full_attention" if layer.window is None else "sliding_attention" for layer in config.layers],
             rope_parameters={
                 "full_attention": {"rope_type": "default", "rope_theta": full.rope.theta},

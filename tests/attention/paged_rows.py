@@ -59,7 +59,7 @@ class PagedRows:
         self,
         backend: AttentionBackend,
         shape: AttentionShape,
-        rows: Sequence[Tokens],
+        rows: list[Tokens],
         *,
         block_size: int = 4,
         seed: int = 0,

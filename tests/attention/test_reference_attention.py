@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.attention.paged_rows import PagedRows, dense_attention, make_shape, make_tokens
 
 from quire.attention.reference import ReferenceBackend
-from tests.attention.paged_rows import PagedRows, dense_attention, make_shape, make_tokens
 
 SHAPES = [
     make_shape(),

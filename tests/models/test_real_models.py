@@ -6,8 +6,10 @@ import pytest
 import torch
 from tests.models.paged_run import all_logits, load
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedConfig
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.reference import resolve_model
 
 SMOLLM2 = LlamaConfig(
     vocab_size=49152,
@@ -48,7 +50,7 @@ def oracle_logprobs(reference: str, config: PreTrainedConfig, token_ids: list[in
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("backend", [pytest.param("reference", marks=pytest.mark.nightly), "torch"])
 @pytest.mark.parametrize(
     ("fixture", "config", "length"),
     # Gemma's window of 512 tokens must close over the last positions.
@@ -63,3 +65,23 @@ def test_logprobs_match_transformers(
     expected = oracle_logprobs(reference, config, token_ids, num_last=40)
     found = all_logits(load(reference, backend=backend), [token_ids], [128])[0][-40:].log_softmax(-1)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.real
+@pytest.mark.nightly
+@pytest.mark.parametrize(("fixture", "config"), [("smollm2", SMOLLM2), ("gemma3", GEMMA3)])
+def test_weights_match_transformers_own_reading(
+    fixture: str, config: PreTrainedConfig, request: pytest.FixtureRequest
+) -> None:
+    """Names, dequantization, head order and norm offsets, as transformers' GGUF reader has them."""
+    reference = request.getfixturevalue(fixture)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    path = str(resolve_model(reference).path)
+    expected = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
+    source = open_checkpoint(reference).open_weights()
+    assert set(source.names()) == set(expected)
+    for name in source.names():
+        whole = torch.from_numpy(source.read(name, 0, source.info(name).shape[0]))
+        torch.testing.assert_close(whole, expected[name], rtol=0, atol=0)
+    source.close()

@@ -54,8 +54,9 @@ def _attend_bucket(
     """One query a row -> [n, num_heads, head_dim]. Heads that share K and V stand where queries would."""
     num_rows = len(bucket.tokens)
     queries = query[bucket.tokens].view(num_rows, shape.num_kv_heads, -1, shape.head_dim)
-    keys = _gather(cache.key, bucket.slots).unflatten(0, (num_rows, -1)).transpose(1, 2)
-    values = _gather(cache.value, bucket.slots).unflatten(0, (num_rows, -1)).transpose(1, 2)
+    per_row = (num_rows, -1, shape.num_kv_heads, shape.head_dim)
+    keys = _gather(cache.key, bucket.slots).view(per_row).transpose(1, 2)
+    values = _gather(cache.value, bucket.slots).view(per_row).transpose(1, 2)
     return _attention(queries, keys, values, bucket.visible, shape).reshape(num_rows, shape.num_heads, shape.head_dim)
 
 
@@ -72,13 +73,15 @@ def _attend_row(
     if row.slots is not None:
         key, value = _gather(cache.key, row.slots), _gather(cache.value, row.slots)
     heads = (shape.num_kv_heads, shape.num_heads // shape.num_kv_heads)
+    # Views: splitting the dimension of the heads needs no copy.
+    query, output = (x.view(-1, *heads, shape.head_dim) for x in (query, output))
     for tile in row.tiles:
-        queries = query[tile.queries].unflatten(1, heads).permute(1, 2, 0, 3)
+        queries = query[tile.queries].permute(1, 2, 0, 3)
         keys, values = (
             x[tile.keys].transpose(0, 1).unsqueeze(1).expand(*heads, -1, shape.head_dim) for x in (key, value)
         )
         attended = _attention(queries, keys, values, tile.visible, shape)
-        output[tile.queries].unflatten(1, heads).copy_(attended.permute(2, 0, 1, 3))
+        output[tile.queries] = attended.permute(2, 0, 1, 3)
 
 
 def _gather(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import MappingView
+from collections.abc import ItemsView, KeysView, ValuesView
 from dataclasses import dataclass
 
 from jinja2.exceptions import TemplateRuntimeError
@@ -14,7 +14,7 @@ CHARS_PER_VALUE = 16
 """What every value counts for beside its characters: some of its memory, and the time to look at it."""
 
 
-_CONTAINERS = (list, tuple, dict, set, frozenset, MappingView)
+_CONTAINERS = (list, tuple, dict, set, frozenset, KeysView, ValuesView, ItemsView)
 
 
 class TemplateLimitError(TemplateRuntimeError):

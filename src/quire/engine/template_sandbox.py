@@ -299,7 +299,7 @@ def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
     return guarded
 
 
-def _guarded_test(test: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded_test(test: Any) -> Callable[..., Any]:
     """Tests make nothing, but `select` runs one on every item of a list."""
 
     @functools.wraps(test)

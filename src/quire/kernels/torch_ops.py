@@ -68,16 +68,21 @@ class TorchOps:
         return y
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return F.rms_norm(x, weight.shape, weight, eps)
+        x32 = x.float()
+        # The norm is one fused pass; F.rms_norm materializes the squares (docs/lab.md).
+        norm: torch.Tensor = torch.linalg.vector_norm(x32, dim=-1, keepdim=True)
+        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        return (x32 * scale).mul_(weight).to(x.dtype)
 
     def layer_norm(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
         return F.layer_norm(x, weight.shape, weight, bias, eps)
 
     def rope(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         half = cos.shape[-1]
-        cos, sin = cos.to(x.dtype).unsqueeze(1), sin.to(x.dtype).unsqueeze(1)
-        first, second = x[..., :half], x[..., half : 2 * half]
-        return torch.cat((first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :]), -1)
+        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+        rotated = (torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin))
+        return torch.cat((*rotated, rest), -1)
 
     def activate(self, x: torch.Tensor, kind: str) -> torch.Tensor:
         return ACTIVATIONS[kind](x)

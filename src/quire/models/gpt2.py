@@ -14,9 +14,10 @@ from quire.models.parts import ModelParts
 
 
 def build(parts: ModelParts) -> Decoder:
+    embedding = parts.embedding("transformer.wte")
     return Decoder(
         config=parts.config,
-        embedding=(embedding := parts.embedding("transformer.wte")),
+        embedding=embedding,
         positions=parts.positions("transformer.wpe"),
         layers=[_layer(parts, layer) for layer in range(parts.config.num_layers)],
         final_norm=parts.norm("transformer.ln_f"),

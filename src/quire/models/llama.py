@@ -14,9 +14,10 @@ from quire.models.parts import ModelParts
 
 
 def build(parts: ModelParts) -> Decoder:
+    embedding = parts.embedding("model.embed_tokens")
     return Decoder(
         config=parts.config,
-        embedding=(embedding := parts.embedding("model.embed_tokens")),
+        embedding=embedding,
         layers=[_layer(parts, layer) for layer in range(parts.config.num_layers)],
         final_norm=parts.norm("model.norm"),
         head=parts.head("lm_head", embedding),

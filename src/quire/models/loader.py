@@ -25,7 +25,8 @@ BUFFERS = re.compile(
 )
 """Tensors that older checkpoints carry though they are no weights: rotary frequencies, causal masks."""
 
-LARGEST_NAMED = 5
+MAX_NAMED = 5
+"""Tensors that one message lists."""
 
 
 class WeightLoader:
@@ -99,7 +100,7 @@ class WeightLoader:
     def finish(self) -> None:
         """Raises CheckpointError if tensors are left that the model has no place for: the config is not theirs."""
         if self._left:
-            named = sorted(self._left)[:LARGEST_NAMED]
+            named = sorted(self._left)[:MAX_NAMED]
             more = f" and {len(self._left) - len(named)} more" if len(self._left) > len(named) else ""
             raise CheckpointError(
                 f"{self._checkpoint} has tensors that its config has no place for: {', '.join(named)}{more};"

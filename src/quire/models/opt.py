@@ -19,9 +19,10 @@ def build(parts: ModelParts) -> Decoder:
     config = parts.config
     width = config.embedding_dim
     size = config.hidden_size
+    embedding = parts.embedding(PREFIX + "embed_tokens")
     return Decoder(
         config=config,
-        embedding=(embedding := parts.embedding(PREFIX + "embed_tokens")),
+        embedding=embedding,
         positions=parts.positions(PREFIX + "embed_positions"),
         input_projection=parts.linear([PREFIX + "project_in"], [size], width, bias=False) if width else None,
         layers=[_layer(parts, layer) for layer in range(config.num_layers)],
