@@ -3,8 +3,7 @@
 python -m benchmarks.plan_accuracy [--model smollm2] [--output result.json]
 
 Each case runs in a process of its own, which fills its KV cache with sampled sequences at the full token budget. Measured
-is the high-water mark of its anonymous memory, polled from outside, and the code pages of its libraries. The mapped
-weight file is not counted: the system drops those pages when memory is short.
+is that process's resident high-water mark, as the kernel keeps it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,8 +20,6 @@ from quire import LLM, SamplingParams
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.plan.memory import Demand, memory_need, num_kv_blocks
 from quire.plan.sizes import format_size
-
-POLL_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -48,24 +44,25 @@ class Case:
 
 
 CASES = [
-    Case(dtype, num_seqs, prompt_len, 16, budget)
+    Case(dtype, num_seqs, prompt_len, 4, budget)
     for dtype in ("float32", "bfloat16")
-    for num_seqs, prompt_len, budget in ((1, 2000, 2048), (32, 500, 2048), (128, 100, 512))
+    for num_seqs, prompt_len, budget in ((1, 2000, 2048), (12, 500, 2048), (128, 44, 512))
 ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--num-threads", type=int)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--run-case", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run_case is not None:
-        run_case(args.model, Case(**json.loads(args.run_case)))
+        run_case(args.model, Case(**json.loads(args.run_case)), args.num_threads)
         return
     rows = []
     for case in CASES:
-        predicted, measured = predict(args.model, case), measure(args.model, case)
+        predicted, measured = predict(args.model, case), measure(args.model, case, args.num_threads)
         error = predicted["total"] / measured - 1
         rows.append({**asdict(case), "predicted": predicted, "measured": measured, "error": error})
         parts = ", ".join(f"{name} {format_size(size)}" for name, size in predicted.items() if name != "total")
@@ -96,32 +93,29 @@ def predict(model: str, case: Case) -> dict[str, int]:
     return {**asdict(need), "total": need.total}
 
 
-def measure(model: str, case: Case) -> int:
+def measure(model: str, case: Case, num_threads: int | None) -> int:
     """High-water mark of a process that runs the case."""
-    command = [sys.executable, "-m", "benchmarks.plan_accuracy", "--model", model]
-    process = subprocess.Popen([*command, "--run-case", json.dumps(asdict(case))])
-    peak_anonymous = code = 0
-    while process.poll() is None:
-        status = read_status(process.pid)
-        peak_anonymous = max(peak_anonymous, status.get("RssAnon", 0))
-        code = status.get("RssFile", code)
-        time.sleep(POLL_S)
-    if process.returncode != 0:
-        raise SystemExit(f"{case} failed with exit code {process.returncode}")
-    return peak_anonymous + code
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.plan_accuracy",
+        "--model",
+        model,
+        "--run-case",
+        json.dumps(asdict(case)),
+    ]
+    command += [] if num_threads is None else ["--num-threads", str(num_threads)]
+    return int(subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
 
 
-def read_status(pid: int) -> dict[str, int]:
-    """Bytes of the Rss lines of /proc/pid/status; empty once the process is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return {}
-    return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
+def peak_resident_bytes() -> int:
+    """The kernel's own high-water mark: anonymous memory, code pages, and mapped files while they are resident."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
-def run_case(model: str, case: Case) -> None:
-    """Sampled, with every row drawing at once: the most that a step can need."""
+def run_case(model: str, case: Case, num_threads: int | None) -> None:
+    """Print the peak after sequences that all draw at once, which is the most that a step can need."""
     config = open_checkpoint(model, with_weights=False).config
     rng = random.Random(0)
     prompts = [[rng.randrange(config.vocab_size) for _ in range(case.prompt_len)] for _ in range(case.num_seqs)]
@@ -133,8 +127,10 @@ def run_case(model: str, case: Case) -> None:
         num_blocks=num_kv_blocks(config, demand(case)),
         max_num_seqs=case.num_seqs,
         max_num_batched_tokens=case.max_num_batched_tokens,
+        num_threads=num_threads,
     ) as llm:
         llm.generate(prompts, params, use_tqdm=False)
+    print(peak_resident_bytes())
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ assert "torch" not in sys.modules
 
 RUN_TESTS = """
 import pytest
-raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", "tests/cache", "tests/scheduler"]))
+raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not nightly", "tests/cache", "tests/scheduler"]))
 """
 
 

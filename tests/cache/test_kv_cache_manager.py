@@ -53,7 +53,7 @@ def test_lfu_keeps_what_is_often_found() -> None:
         kv.free(recent)
         large = make_sequence(2, 8)
         assert admit(kv, large, 8)
-        found = [kv.find_prefix(make_sequence(20, s.token_ids)).num_tokens for s in (popular, recent)]
+        found = [kv.find_prefix(make_sequence(20 + i, s.token_ids)).num_tokens for i, s in enumerate((popular, recent))]
         assert found[survivor] == 8
         assert found[1 - survivor] == 0
 
@@ -112,7 +112,7 @@ def test_unused_slots() -> None:
     assert admit(kv, sequence, 18)
     kv.extend(sequence, 18, 19)
     sequence.num_planned = 19
-    full, window = kv.block_ids(sequence)
+    _, window = kv.block_ids(sequence)
     assert [block == NULL_BLOCK for block in window] == [True] * 3 + [False] * 2
     assert kv.num_unused_slots([sequence]) == 1 + 1 + 2, "slot 19 of both groups; 12 and 13, behind the window"
 

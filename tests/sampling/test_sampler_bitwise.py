@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from quire.core.sampling_params import SamplingParams
-from quire.sampling.distribution import draw_one, token_weights
+from quire.sampling.distribution import draw_each, draw_one, token_weights
 from quire.sampling.logprobs import log_softmax, prompt_logprobs
 from quire.sampling.sampler import SampledToken, Sampler, SamplingRow
 
@@ -104,11 +104,20 @@ def test_both_ways_to_draw_are_one() -> None:
     assert sampled[:40] == sampled[40:]
 
 
-def test_a_draw_never_leaves_its_row() -> None:
-    weights = np.array([0.0, 1.0, 2.0**-60, 0.0])
-    assert draw_one(weights, 0.0) == 1
-    assert draw_one(weights, 1 - 2**-53) == 1
-    assert draw_one(np.array([0.3, 0.7 + 1e-16, 0.0]), 1 - 2**-53) == 1
+@pytest.mark.parametrize(
+    ("weights", "uniform", "drawn"),
+    [
+        ([0.0, 1.0, 1.0, 0.0], 0.0, 1),
+        ([0.0, 1.0, 1.0, 0.0], 0.5, 2),
+        ([0.0, 1.0, 1.0, 0.0], 1 - 2**-53, 2),
+        ([0.0, 1.0, 2**-60, 0.0], 1 - 2**-53, 1),
+        ([0.3, 0.7 + 1e-16, 0.0], 1 - 2**-53, 1),
+        ([1.0, 1e-9, 1 / 3, 0.0], 1 - 2**-53, 2),
+    ],
+)
+def test_a_draw_on_a_border_takes_a_possible_token(weights: list[float], uniform: float, drawn: int) -> None:
+    assert draw_one(np.array(weights), uniform) == drawn
+    assert draw_each(torch.tensor([weights, weights], dtype=torch.float64), [uniform, 0.1])[0] == drawn
 
 
 def next_logits(token_ids: list[int], vocab_size: int) -> torch.Tensor:

@@ -273,13 +273,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Whatever happened, everything finishes, and every block comes back."""
         if not hasattr(self, "kv"):
             return
-        for _ in range(3000):
+        most = sum((MAX_PREEMPTIONS + 1) * s.max_num_tokens + self.depth for s in self.live)
+        for _ in range(most + len(self.in_flight)):
             if not (self.scheduler.has_unfinished or self.in_flight):
                 break
             self.fill_queue()
             self.commit()
             self.every_block_is_in_one_place()
-        assert not self.scheduler.has_unfinished
+        assert not self.scheduler.has_unfinished, "more steps than it takes to compute all one token at a time"
         for sequence in self.kept:
             self.scheduler.release(sequence)
         assert self.kv.pool.num_held == 0

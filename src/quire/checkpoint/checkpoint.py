@@ -60,8 +60,10 @@ class GGUFCheckpoint:
     def __init__(self, files: GGUFModel) -> None:
         self._path = files.path
         self.name = files.name
-        self._file = GGUFFile(files.path)
-        self.config = read_gguf_config(self._file.metadata, self._file.tensors, str(files.path))
+        file = GGUFFile(files.path)
+        self._file: GGUFFile | None = file
+        self._metadata = file.metadata
+        self.config = read_gguf_config(file.metadata, file.tensors, str(files.path))
 
     @cached_property
     def identity(self) -> str:
@@ -69,14 +71,16 @@ class GGUFCheckpoint:
 
     @cached_property
     def tokenizer(self) -> TokenizerFiles:
-        return read_gguf_tokenizer(self._file.metadata, str(self._path), self.config.vocab_size, self.identity)
+        return read_gguf_tokenizer(self._metadata, str(self._path), self.config.vocab_size, self.identity)
 
     @property
     def num_bytes_on_disk(self) -> int:
         return self._path.stat().st_size
 
     def open_weights(self) -> WeightSource:
-        return gguf_weights(self.config, GGUFFile(self._path))
+        """Hands over the file that is open already (its metadata are large); asked again, opens it again."""
+        file, self._file = self._file or GGUFFile(self._path), None
+        return gguf_weights(self.config, file)
 
 
 class DirectoryCheckpoint:

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from quire.cache.kv_cache_manager import KVCacheManager
-from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from quire.checkpoint.checkpoint import open_checkpoint
 from quire.config import EngineConfig, WorkerConfig
 from quire.engine.engine import Engine
 from quire.engine.engine_client import EngineClient
@@ -25,7 +25,6 @@ logger = logging.getLogger("quire")
 class LaunchedEngine:
     """What a face needs: the way in, the engine's client, and what was decided on the way."""
 
-    checkpoint: Checkpoint
     tokenizer: Tokenizer
     config: ResolvedConfig
     inputs: InputProcessor
@@ -49,7 +48,6 @@ def launch(config: EngineConfig, executor_name: str = "uniproc") -> LaunchedEngi
     scheduler = Scheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
     engine = Engine(scheduler, executor, resolved.scheduler.num_steps_in_flight)
     return LaunchedEngine(
-        checkpoint=checkpoint,
         tokenizer=tokenizer,
         config=resolved,
         inputs=InputProcessor(tokenizer, checkpoint.config, resolved.max_model_len, config.seed),

@@ -112,7 +112,11 @@ class Decoder:
             hidden = self.output_projection.forward(hidden)
         logits = self.head.forward(hidden).float()
         cap = self.config.final_logit_softcap
-        return logits if cap is None else (logits / cap).tanh_().mul_(cap)
+        if cap is not None:
+            # Row by row: the bits of a vectorized tanh depend on where in a buffer an element lies (ADR 5).
+            for row in logits.unbind():
+                row.copy_(torch.tanh(row / cap) * cap)
+        return logits
 
     def _embed(self, batch: ForwardBatch) -> torch.Tensor:
         x = self.embedding.forward(batch.token_ids)

@@ -15,8 +15,11 @@ from quire.plan.sizes import MIB, format_size
 
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-RUNTIME_BYTES = 240 * MIB
-"""Python, torch and quire's own modules, resident after one step of a tiny model (docs/lab.md has the measurement)."""
+RUNTIME_BYTES = 268 * MIB
+"""Python, torch, their code pages and quire's own modules, resident after a step of a tiny model (docs/lab.md)."""
+
+TOKENIZER_BYTES_PER_TOKEN = 320
+"""The tokenizer's tables, for each token of the vocabulary (docs/lab.md)."""
 
 SHORTEST_CONTEXT = 128
 """A shorter context is not worth proposing."""
@@ -107,7 +110,7 @@ def memory_need(model: ModelConfig, demand: Demand) -> MemoryNeed:
             num_rows=demand.max_num_seqs,
             max_model_len=demand.max_model_len,
         ),
-        runtime=RUNTIME_BYTES,
+        runtime=RUNTIME_BYTES + model.vocab_size * TOKENIZER_BYTES_PER_TOKEN,
     )
 
 

@@ -41,19 +41,17 @@ def token_weights(rows: Sequence[Float32Array], largest: Float32Array, temperatu
 
 
 def draw_each(weights: Tensor, uniforms: list[float]) -> list[int]:
-    """One token id per row of float64 [R, V], with probability proportional to its weight; overwrites `weights`."""
+    """One token id per row of float64 [R, V], with probability proportional to its weight; overwrites `weights`.
+
+    A uniform is at most 1 - 2**-53, so its product with a total rounds to less than the total: some token is found.
+    """
     cumulative = torch.cumsum(weights, dim=-1, out=weights)
-    totals = cumulative[:, -1:]
-    thresholds = torch.tensor(uniforms, dtype=torch.float64)[:, None] * totals
-    # Rounding may lift a threshold to the total, which no token's share contains.
-    thresholds = torch.minimum(thresholds, torch.nextafter(totals, torch.zeros_like(totals)))
+    thresholds = torch.tensor(uniforms, dtype=torch.float64)[:, None] * cumulative[:, -1:]
     drawn: list[int] = torch.searchsorted(cumulative, thresholds, right=True).flatten().tolist()
     return drawn
 
 
 def draw_one(weights: Float64Array, uniform: float) -> int:
     """As `draw_each` for one row [K]: the index drawn."""
-    cumulative = np.cumsum(weights)
-    total = cumulative[-1]
-    threshold = min(uniform * total, np.nextafter(total, 0.0))
-    return int(cumulative.searchsorted(threshold, side="right"))
+    cumulative = weights.cumsum()
+    return int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
