@@ -4,8 +4,8 @@
 
 The trace is a CSV with columns ContextTokens and GeneratedTokens. Its first requests arrive at once and run through
 the scheduler with the null executor; after every step the token slots that running sequences hold are counted. The
-same running sequences are also charged as if each had one contiguous piece of memory: of max_model_len slots (no
-output length is known in advance), and of exactly its final length (known in advance by a miracle; what it has not filled yet is waste).
+same sequences are also charged as if each had one contiguous piece of memory: of max_model_len slots, for output
+lengths are not known in advance; and of exactly its final length, as if they were.
 """
 
 from __future__ import annotations

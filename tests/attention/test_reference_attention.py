@@ -68,3 +68,14 @@ def test_equals_dense_attention(shape) -> None:  # type: ignore[no-untyped-def]
     tokens = make_tokens(shape, 83, seed=1)
     output = PagedRows(ReferenceBackend(), shape, [tokens]).run([{0: 40}, {0: 1}, {0: 42}])[0]
     torch.testing.assert_close(output.double(), dense_attention(tokens, shape), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("num_threads")
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(9, 3, 64), (1, 1, 64), (8, 1, 33)])
+def test_long_contexts_in_chunks(num_heads: int, num_kv_heads: int, head_dim: int) -> None:
+    """Long enough for the library to choose its kernel and its split over threads by shape."""
+    shape = make_shape(num_heads, num_kv_heads, head_dim)
+    tokens = make_tokens(shape, 1000, seed=1)
+    whole = PagedRows(ReferenceBackend(), shape, [tokens], block_size=16).run([{0: 1000}])[0]
+    chunks = [{0: n} for n in (7, 400, 1, 1, 1, 90, 5, 495)]
+    assert torch.equal(PagedRows(ReferenceBackend(), shape, [tokens], block_size=16).run(chunks)[0], whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -97,6 +98,18 @@ def check_batch(batch: list[Case]) -> None:
             assert token.error is not None
         else:
             assert (token.token_id, token.error) == (want, None)
+
+
+@given(cases())
+def test_processed_logits(case: Case) -> None:
+    """The logits themselves, since most changes of a logit leave the token as it was."""
+    processed = np.array(case.logits, np.float32)
+    for processor in case.row().processors:
+        processor.apply(processed)
+    expected = oracle.processed_logits(
+        case.logits, case.params, case.token_ids, case.num_prompt_tokens, case.stop_token_ids
+    )
+    np.testing.assert_allclose(processed, expected, atol=1e-4)
 
 
 def one(logits: list[float], token_ids: list[int] | None = None, **fields: object) -> int:

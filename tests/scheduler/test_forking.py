@@ -98,6 +98,18 @@ def test_a_fork_of_a_preempted_parent_waits() -> None:
     assert child.num_output_tokens == 2
 
 
+def test_a_fork_beyond_what_its_parent_has_planned_waits() -> None:
+    harness = Harness(max_num_batched_tokens=5)
+    parent = make_sequence(0, 10)
+    harness.add(parent)
+    harness.step()
+    child = make_sequence(1, parent.token_ids[:10], num_output=2)
+    harness.scheduler.fork(parent, child, 7)
+    assert child.status is SequenceStatus.WAITING
+    harness.run()
+    assert child.token_ids == expected_output(parent.token_ids[:10], 12, 0, VOCAB_SIZE)
+
+
 def test_a_child_that_needs_what_the_window_left_behind_waits() -> None:
     harness = Harness(kv_config(specs=(FULL, sliding(4))))
     parent = make_sequence(0, 10, num_output=20)

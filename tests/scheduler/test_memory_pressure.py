@@ -77,6 +77,20 @@ def test_fifty_long_requests_in_a_full_cache(policy: str, depth: int, specs: tup
     assert harness.kv.pool.num_held == 0
 
 
+def test_a_protected_sequence_waits_until_it_can_stay() -> None:
+    """Alone each needs 6 of 8 blocks in the end; both would fit at first."""
+    harness = Harness(kv_config(num_blocks=9))
+    old, protected = make_sequence(0, 12, num_output=12), make_sequence(1, 12, num_output=12)
+    protected.num_preemptions = MAX_PREEMPTIONS
+    harness.add(old, protected)
+    while not old.finished:
+        harness.step()
+        assert protected.status is SequenceStatus.WAITING
+    harness.run()
+    assert protected.num_output_tokens == 12
+    assert harness.scheduler.num_preemptions == 0
+
+
 def test_newcomers_leave_a_block_for_each_that_runs() -> None:
     """8 blocks: two sequences hold 3 each; a third of 2 blocks would leave none to grow into."""
     harness = Harness(kv_config(num_blocks=9))

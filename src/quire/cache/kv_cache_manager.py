@@ -189,7 +189,10 @@ class KVCacheManager:
         return True
 
     def take_copies(self) -> list[tuple[int, int]]:
-        """(source, destination) of the copies the next step must make before it computes."""
+        """(source, destination) of the copies the next step must make before it computes.
+
+        One whose holder is gone does no harm: whoever has the destination now writes it before reading it.
+        """
         copies = [(source, destination) for destination, source in self._copies.items()]
         self._copies.clear()
         return copies
@@ -202,7 +205,7 @@ class KVCacheManager:
             for index in range(len(blocks.tables[0]) - 1, -1, -1):
                 for table in blocks.tables:
                     if table[index] != NULL_BLOCK:
-                        self._release(table[index])
+                        self.pool.release(table[index])
         self._hash_chains.pop(sequence.seq_id, None)
 
     def forget_content(self, sequence: Sequence) -> None:
@@ -267,12 +270,6 @@ class KVCacheManager:
             table = blocks.tables[group]
             first = min(first_block_in_window(window, start, self._block_size), len(table))
             for index in range(blocks.first_kept[group], first):
-                self._release(table[index])
+                self.pool.release(table[index])
                 table[index] = NULL_BLOCK
             blocks.first_kept[group] = max(blocks.first_kept[group], first)
-
-    def _release(self, block: int) -> None:
-        """A block that goes back before it was copied to needs no copy, and may be a destination again."""
-        if self._copies and self.pool.reference_counts[block] == 1:
-            self._copies.pop(block, None)
-        self.pool.release(block)
