@@ -296,7 +296,7 @@ TestSchedulerMachine.settings = settings(
 
 
 class LongSchedulerMachine(SchedulerMachine):
-    """2,000 histories of 100 rules: 200,000 steps."""
+    """2,000 histories: about 170,000 rules, and several steps of the scheduler for each."""
 
 
 TestLongSchedulerMachine = pytest.mark.nightly(LongSchedulerMachine.TestCase)

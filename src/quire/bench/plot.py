@@ -29,7 +29,7 @@ def write_plot(report: Report, path: Path) -> None:
     speed, times = figure.subplots(1, 2)
     _draw_speed(speed, report)
     _draw_times(times, report)
-    figure.suptitle(f"quire bench {report.kind}: {report.model}, {report.config['dtype']}")
+    figure.suptitle(f"quire bench {report.kind}: {Path(report.model).name}, {report.config['dtype']}")
     try:
         figure.savefig(path, dpi=120)
     except OSError as error:
@@ -42,12 +42,12 @@ def _draw_speed(axes: Any, report: Report) -> None:
     found = spread(speeds)
     numbers = range(1, len(speeds) + 1)
     axes.bar(numbers, speeds, color=BLUE, width=0.6)
-    axes.axhline(found.median, color=ORANGE, linestyle="--", label=f"median {found.median:,.1f}")
+    axes.axhline(found.median, color=ORANGE, linestyle="--")
     axes.set_ylim(0, 1.15 * found.high)
     axes.set_xticks(list(numbers))
     axes.set_xlabel("repeat")
     axes.set_ylabel("output tokens / s")
-    axes.legend(loc="lower right")
+    axes.set_title(f"median {found.median:,.1f}")
 
 
 def _draw_times(axes: Any, report: Report) -> None:
@@ -64,8 +64,9 @@ def _draw_times(axes: Any, report: Report) -> None:
         ]
     for label, seconds, color in curves:
         axes.ecdf([1000 * value for value in seconds], label=label, color=color)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1050 * max(max(seconds) for _, seconds, _ in curves))
     axes.set_xlabel("milliseconds")
     axes.set_ylabel("share of tokens" if gaps else "share of requests")
+    axes.set_title(f"{len(requests)} requests of the median repeat")
     axes.grid(color=GREY, alpha=0.3)
     axes.legend(loc="lower right")

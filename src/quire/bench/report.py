@@ -68,18 +68,18 @@ def print_table(report: Report) -> None:
     """Median, least and most of the repeats."""
     spreads = report.spreads()
     first = report.measurements[0].to_dict()
-    title = (
+    heading = (
         f"{report.kind}: {report.model}, {first['completed']} requests,"
         f" {first['total_input_tokens']:,} + {first['total_output_tokens']:,} tokens"
     )
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for heading in ("median", "least", "most"):
-        table.add_column(heading, justify="right")
+    table = Table("")
+    for column in ("median", "least", "most"):
+        table.add_column(column, justify="right")
     for label, key in ROWS:
         if key in spreads:
             row = spreads[key]
             table.add_row(label, *(f"{value:,.1f}" for value in (row.median, row.low, row.high)))
     console = Console()
+    console.print(heading, soft_wrap=True)
     console.print(table)
     console.print(f"{len(report.measurements)} repeats after one warm-up; {first['failed']} requests failed.")
