@@ -73,10 +73,18 @@ def params(max_tokens: int) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, output_kind=OutputKind.DELTA)
 
 
-async def measure_mode(args: argparse.Namespace, **knobs: Any) -> list[Run]:
-    """Repeats on one engine; the first run warms it up and is dropped."""
-    async with AsyncLLM(args.model, dtype=args.dtype, max_num_seqs=16, **knobs) as llm:
-        return [await measure(llm, seed) for seed in range(args.repeats + 1)][1:]
+async def measure_modes(args: argparse.Namespace) -> dict[str, list[Run]]:
+    """One engine a mode, in turns; the first round warms them up and is dropped."""
+    async with (
+        AsyncLLM(args.model, dtype=args.dtype, max_num_seqs=16, enable_chunked_prefill=False) as whole,
+        AsyncLLM(args.model, dtype=args.dtype, max_num_seqs=16, max_num_batched_tokens=args.chunk) as chunked,
+    ):
+        engines = {"whole prompts": whole, f"chunks of {args.chunk}": chunked}
+        runs: dict[str, list[Run]] = {name: [] for name in engines}
+        for seed in range(args.repeats + 1):
+            for name, llm in engines.items():
+                runs[name].append(await measure(llm, seed))
+        return {name: kept[1:] for name, kept in runs.items()}
 
 
 def main() -> None:
@@ -88,10 +96,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
-    modes = {
-        "whole prompts": asyncio.run(measure_mode(args, enable_chunked_prefill=False)),
-        f"chunks of {args.chunk}": asyncio.run(measure_mode(args, max_num_batched_tokens=args.chunk)),
-    }
+    modes = asyncio.run(measure_modes(args))
     longest = {name: spread([run.longest_gap for run in runs]) for name, runs in modes.items()}
     for name, runs in modes.items():
         gap, ttft = longest[name], spread([run.long_ttft for run in runs])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -104,6 +105,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
+    # It warns in each run that there is no end-of-text token, which is what is wanted here.
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
     llm = LLM(args.model, dtype=args.dtype)
     model = load_transformers(args.model, getattr(torch, args.dtype))
     output_len = parse_lengths(str(args.output_len))

@@ -112,6 +112,15 @@ def test_processed_logits(case: Case) -> None:
     np.testing.assert_allclose(processed, expected, atol=1e-4)
 
 
+def test_penalties_of_small_logits_of_either_sign() -> None:
+    """Repetition divides a positive logit and multiplies a negative one: always towards less likely, prompt included."""
+    params = SamplingParams(repetition_penalty=2.0, frequency_penalty=0.5, presence_penalty=0.25)
+    logits = np.array([0.5, -0.5, 0.5, 0.5, 0.0], np.float32)
+    for processor in SamplingRow(params, 0, [0, 1, 2, 2], 2, []).processors:
+        processor.apply(logits)
+    assert logits.tolist() == [0.25, -1.0, 0.25 - 1.0 - 0.25, 0.5, 0.0]
+
+
 def one(logits: list[float], token_ids: list[int] | None = None, **fields: object) -> int:
     row = SamplingRow(SamplingParams(**fields), 5, token_ids or [0], 1, [])  # type: ignore[arg-type]
     sampled = Sampler(len(logits)).sample(torch.tensor([logits]), [row])[0]

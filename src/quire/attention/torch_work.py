@@ -11,7 +11,7 @@ import torch
 
 from quire.attention.forward_batch import ForwardBatch
 
-BUCKET_TOKENS = 4096
+BUCKET_TOKENS = 2048
 """Cached tokens gathered at once for rows of one query: few calls, and the gathered K and V stay in the cache."""
 BUCKET_PADDING = 1.125
 """The longest row of a bucket over the shortest, at most (16 tokens more are always allowed)."""

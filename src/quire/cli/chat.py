@@ -50,42 +50,42 @@ class Conversation:
         self._interactive = sys.stdin.isatty()
 
     def run(self) -> None:
-        """Until /exit or the end of the input."""
+        """Until /exit or the end of the input. On a terminal Ctrl-C never leaves, whenever it comes."""
         if self._interactive:
             _import_line_editing()
             _tell("Type a message. Ctrl-C stops an answer; /clear forgets the conversation; /exit leaves.")
-        while (message := self._read()) is not None:
-            if message == "/exit":
-                return
-            if message == "/clear":
-                self._messages = list(self._system)
-                _tell("Conversation cleared.")
-            elif message.startswith("/"):
-                _tell("The commands are /clear and /exit.")
-            elif message:
-                self._take_turn(message)
-
-    def _read(self) -> str | None:
-        """The next message; None at the end of the input."""
         while True:
             try:
-                return input("> " if self._interactive else "").strip()
+                message = input("> " if self._interactive else "").strip()
+                if message == "/exit":
+                    return
+                self._obey(message)
             except EOFError:
-                return None
+                return
             except KeyboardInterrupt:
                 if not self._interactive:
                     raise
                 _tell("\n/exit (or Ctrl-D) leaves.")
 
+    def _obey(self, message: str) -> None:
+        if message == "/clear":
+            self._messages = list(self._system)
+            _tell("Conversation cleared.")
+        elif message.startswith("/"):
+            _tell("The commands are /clear and /exit.")
+        elif message:
+            self._take_turn(message)
+
     def _take_turn(self, message: str) -> None:
-        self._messages.append({"role": "user", "content": message})
         answer = Answer()
+        self._messages.append({"role": "user", "content": message})
         try:
             # The runner turns Ctrl-C into a cancellation of the task, which aborts the request in the engine.
             self._runner.run(self._stream(answer))
         except KeyboardInterrupt:
-            print(flush=True)
-            _tell(f"(stopped) {answer.speed()}")
+            if not self._interactive:
+                raise
+            _tell(f"\n(stopped) {answer.speed()}")
         except InvalidRequestError as error:
             self._messages.pop()
             _tell(f"error: {error} /clear starts over.")

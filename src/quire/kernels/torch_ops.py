@@ -13,7 +13,7 @@ NATIVE_CAPABILITIES = {
 }
 """CPU features with which the library multiplies in this dtype itself; without them it is slower than in float32."""
 
-MIN_ROWS_TO_WIDEN = {torch.bfloat16: 12, torch.float16: 4}
+MIN_ROWS_TO_WIDEN = {torch.bfloat16: 16, torch.float16: 4}
 """From so many rows on, widening the weight to float32 first costs less than the slow product (docs/lab.md)."""
 
 NUM_WIDENED = 1 << 19

@@ -25,9 +25,9 @@ def choose_dtype(
 ) -> tuple[ResolvedDType, str | None]:
     """The dtype and, where it was not given, the reason.
 
-    16 bits where the CPU multiplies bfloat16 in hardware. Elsewhere float32 is 2 to 3 times faster (every bfloat16
-    product is converted first, see docs/lab.md), so bfloat16 is taken only where `demand` does not fit in `budget` in
-    float32.
+    16 bits where the CPU multiplies bfloat16 in hardware. Elsewhere every bfloat16 product is converted first, and
+    float32 is as fast for one row and 3 times faster for many (docs/lab.md); so bfloat16 is taken only where `demand`
+    does not fit in `budget` in float32.
     """
     if config.dtype != "auto":
         return config.dtype, None

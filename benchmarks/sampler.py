@@ -1,0 +1,56 @@
+"""What a sampling step costs: CPU milliseconds for L rows of 49,152 logits, best of 15 calls.
+
+    OMP_NUM_THREADS=1 python benchmarks/sampler.py
+
+CPU time of the process, one thread: on a machine that does other work too, wall time measures the neighbours.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from quire.core.sampling_params import SamplingParams
+from quire.sampling.sampler import Sampler, SamplingRow
+
+VOCAB_SIZE = 49_152
+BATCHES = (1, 32, 64)
+NUM_CALLS = 15
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 0.8},
+    "temperature, top_p 0.95": {"temperature": 0.8, "top_p": 0.95},
+    "temperature, top_k 50": {"temperature": 0.8, "top_k": 50},
+    "temperature, top_k 50, top_p 0.9": {"temperature": 0.8, "top_k": 50, "top_p": 0.9},
+    "min_p 0.05": {"min_p": 0.05},
+    "greedy, 5 logprobs": {"temperature": 0.0, "logprobs": 5},
+    "greedy, repetition penalty": {"temperature": 0.0, "repetition_penalty": 1.1},
+}
+
+
+def measure(params: SamplingParams, num_rows: int, spread: float) -> float:
+    """Milliseconds for one call; logits are normal with standard deviation `spread`."""
+    logits = torch.randn(num_rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(0)) * spread
+    rows = [SamplingRow(params, i, [(7 * j + i) % VOCAB_SIZE for j in range(600)], 300, [2]) for i in range(num_rows)]
+    sampler = Sampler(VOCAB_SIZE)
+    seconds = []
+    for _ in range(NUM_CALLS):
+        start = time.process_time()
+        sampler.sample(logits, rows)
+        seconds.append(time.process_time() - start)
+    return 1e3 * min(seconds)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print(f"{'':34}" + "".join(f"{f'L={num_rows}':>9}" for num_rows in BATCHES))
+    for name, fields in KINDS.items():
+        print(f"{name:34}" + "".join(f"{measure(SamplingParams(**fields), n, 3.0):9.2f}" for n in BATCHES), flush=True)
+    flat = SamplingParams(top_p=0.95)
+    print(f"{'top_p 0.95, nearly flat logits':34}" + "".join(f"{measure(flat, n, 0.01):9.2f}" for n in BATCHES))
+
+
+if __name__ == "__main__":
+    main()
