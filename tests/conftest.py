@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Threads that wait must not spin: tests often share their machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
 settings.register_profile("nightly", deadline=None, max_examples=2000, suppress_health_check=list(HealthCheck))

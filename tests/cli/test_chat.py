@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
+import select
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -64,14 +67,19 @@ class Terminal:
     def read_until(self, text: str) -> str:
         """What is shown up to and including `text`."""
         while text not in self._unread:
-            self._unread += os.read(self._fd, 1024).decode(errors="replace")
+            self._read_more()
         seen, _, self._unread = self._unread.partition(text)
         return seen + text
 
     def wait_for_text(self) -> None:
         """Until anything but the ends of lines has been shown."""
         while not self._unread.strip():
-            self._unread += os.read(self._fd, 1024).decode(errors="replace")
+            self._read_more()
+
+    def _read_more(self) -> None:
+        readable, _, _ = select.select([self._fd], [], [], 60)
+        assert readable, f"nothing more is shown after {self._unread!r}"
+        self._unread += os.read(self._fd, 1024).decode(errors="replace")
 
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
@@ -81,10 +89,22 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(tiny_llama: Path) -> Iterator[Terminal]:
+def endless_llama(tiny_llama: Path, tmp_path: Path) -> Path:
+    """No token ends its answers: there is time to press Ctrl-C."""
+    for file in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
+        shutil.copy(tiny_llama / file, tmp_path)
+    for file, key in (("config.json", "eos_token_id"), ("tokenizer_config.json", "eos_token")):
+        values = json.loads((tmp_path / file).read_text())
+        del values[key]
+        (tmp_path / file).write_text(json.dumps(values))
+    return tmp_path
+
+
+@pytest.fixture
+def terminal(endless_llama: Path) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [QUIRE, "chat", "--model", str(tiny_llama), *GREEDY],
+        [QUIRE, "chat", "--model", str(endless_llama), *GREEDY],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

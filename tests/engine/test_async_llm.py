@@ -22,7 +22,7 @@ def greedy(**fields: Any) -> SamplingParams:
 
 def run(tiny_llama: Path, body: Callable[[AsyncLLM], Coroutine[Any, Any, None]], **config: Any) -> None:
     async def main() -> None:
-        async with AsyncLLM(str(tiny_llama), dtype="float32", num_blocks=100, **config) as llm:
+        async with AsyncLLM(str(tiny_llama), dtype="float32", num_threads=1, num_blocks=100, **config) as llm:
             await asyncio.wait_for(body(llm), 60)
 
     asyncio.run(main())
@@ -36,7 +36,7 @@ async def idle(llm: AsyncLLM) -> None:
 
 
 def test_deltas_add_up_to_the_offline_answer(tiny_llama: Path) -> None:
-    with LLM(str(tiny_llama), dtype="float32", num_blocks=100) as llm:
+    with LLM(str(tiny_llama), dtype="float32", num_threads=1, num_blocks=100) as llm:
         expected = llm.generate(PROMPT, greedy(), use_tqdm=False)[0].outputs[0]
 
     async def body(llm: AsyncLLM) -> None:
@@ -129,7 +129,7 @@ def test_bad_input_is_refused_before_the_engine_sees_it(tiny_llama: Path) -> Non
 
 def test_shutdown_ends_pending_streams(tiny_llama: Path) -> None:
     async def main() -> None:
-        llm = AsyncLLM(str(tiny_llama), num_blocks=100)
+        llm = AsyncLLM(str(tiny_llama), num_threads=1, num_blocks=100)
         stream = llm.generate(PROMPT, greedy(max_tokens=400))
         await anext(stream)
         await asyncio.to_thread(llm.shutdown)

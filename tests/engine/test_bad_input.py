@@ -16,7 +16,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def llm(tiny_llama: Path) -> Iterator[LLM]:
-    with LLM(str(tiny_llama), dtype="float32", max_model_len=64, num_blocks=20) as llm:
+    with LLM(str(tiny_llama), dtype="float32", num_threads=1, max_model_len=64, num_blocks=20) as llm:
         yield llm
 
 
@@ -69,7 +69,7 @@ def test_more_min_tokens_than_the_context_holds(llm: LLM) -> None:
 
 
 def test_a_request_that_can_never_fit_is_refused_at_once(tiny_llama: Path) -> None:
-    with LLM(str(tiny_llama), max_model_len=256, num_blocks=5) as llm:
+    with LLM(str(tiny_llama), num_threads=1, max_model_len=256, num_blocks=5) as llm:
         message = refuse(llm, [65] * 70)
     assert "num_blocks" in message
 

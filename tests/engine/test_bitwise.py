@@ -11,7 +11,7 @@ import pytest
 
 from quire import LLM, RequestOutput, SamplingParams
 
-REFERENCE = {"backend": "reference", "dtype": "float32", "seed": 7}
+REFERENCE = {"backend": "reference", "dtype": "float32", "seed": 7, "num_threads": 1}
 PROBE_LENGTH = 70
 
 
@@ -116,6 +116,15 @@ def test_two_steps_in_flight(model: Path, params: SamplingParams) -> None:
     expected = alone(model, params)
     with LLM(str(model), **REFERENCE, num_steps_in_flight=2) as llm:
         assert among(llm, params, 6, 2) == expected
+
+
+def test_two_threads(model: Path) -> None:
+    """With any fixed number of threads."""
+    config = {**REFERENCE, "num_threads": 2}
+    with LLM(str(model), **config) as llm:
+        expected = answer(llm.generate(PROBE, PROBE_PARAMS[1], use_tqdm=False)[0])
+        llm.reset_prefix_cache()
+        assert among(llm, PROBE_PARAMS[1], 9, 4) == expected
 
 
 def test_prompt_logprobs_do_not_depend_on_chunks(model: Path) -> None:

@@ -17,7 +17,7 @@ PROMPT = list(range(40, 90))
 
 @pytest.fixture(scope="module")
 def llm(tiny_llama: Path) -> Iterator[LLM]:
-    with LLM(str(tiny_llama), dtype="float32", num_blocks=200, seed=0) as llm:
+    with LLM(str(tiny_llama), dtype="float32", num_threads=1, num_blocks=200, seed=0) as llm:
         yield llm
 
 

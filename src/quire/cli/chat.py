@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import time
 from contextlib import aclosing
@@ -52,6 +53,8 @@ class Conversation:
     def run(self) -> None:
         """Until /exit or the end of the input. On a terminal Ctrl-C never leaves, whenever it comes."""
         if self._interactive:
+            # Programs started by a script in the background inherit an ignored Ctrl-C; on a terminal it must count.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             _import_line_editing()
             _tell("Type a message. Ctrl-C stops an answer; /clear forgets the conversation; /exit leaves.")
         while True:
