@@ -16,7 +16,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 RunQuire = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def quire() -> RunQuire:
     def run(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
