@@ -102,4 +102,3 @@ class WorkerConfig:
     num_threads: int
     max_num_seqs: int
     max_model_len: int
-    num_steps_in_flight: int = 1

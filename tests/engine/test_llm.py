@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,6 +170,24 @@ def test_beam_search_many_prompts_share_the_engine_with_none_lost(llm: LLM) -> N
     assert [[s.tokens for s in output.sequences] for output in together] == [
         [s.tokens for s in output.sequences] for output in single
     ]
+
+
+def test_ctrl_c_leaves_the_engine_usable(llm: LLM) -> None:
+    """Interrupted while it waits for a step: the step's result is taken in later, the requests are gone."""
+    expected = llm.generate(PROMPT, greedy(), use_tqdm=False)[0].outputs[0].token_ids
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for delay_s in (0.02, 0.05, 0.1):
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, delay_s)
+                llm.generate([PROMPT] * 8, greedy(max_tokens=400), use_tqdm=False)
+            assert llm.generate(PROMPT, greedy(), use_tqdm=False)[0].outputs[0].token_ids == expected
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_chat_uses_the_models_template(llm: LLM) -> None:

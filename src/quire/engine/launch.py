@@ -72,7 +72,6 @@ def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConf
         num_threads=resolved.num_threads,
         max_num_seqs=resolved.scheduler.max_num_seqs,
         max_model_len=resolved.max_model_len,
-        num_steps_in_flight=resolved.scheduler.num_steps_in_flight,
     )
 
 

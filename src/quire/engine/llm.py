@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -13,6 +14,7 @@ from quire.core.outputs import BeamSearchOutput, RequestOutput
 from quire.core.request import Request
 from quire.core.sampling_params import BeamSearchParams, OutputKind, SamplingParams
 from quire.engine.chat_template import render_chat
+from quire.engine.engine_client import Output
 from quire.engine.input_processor import Prompt
 from quire.engine.launch import launch
 from quire.engine.progress import Progress
@@ -98,9 +100,8 @@ class LLM:
         )
         requests = [self._engine.inputs.process(prompt, hop, beam_search=params) for prompt in _as_list(prompts)]
         found: dict[str, BeamSearchOutput] = {}
-        self._add(requests)
-        while self._engine.client.has_unfinished:
-            for output in self._engine.client.step():
+        with closing(self._outputs(requests)) as outputs:
+            for output in outputs:
                 if isinstance(output, tuple):
                     found[output[0]] = output[1]
         return [found[request.request_id] for request in requests]
@@ -126,33 +127,24 @@ class LLM:
 
     def _run(self, requests: list[Request], use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
         finished: dict[str, RequestOutput] = {}
-        self._add(requests)
-        progress = Progress(len(requests), use_tqdm)
-        try:
-            while self._engine.client.has_unfinished:
-                for output in self._engine.client.step():
-                    if isinstance(output, RequestOutput) and output.finished:
-                        finished[output.request_id] = output
-                        progress.finished(output)
-        except BaseException:
-            self._abort(requests)
-            raise
-        finally:
-            progress.close()
+        with closing(self._outputs(requests)) as outputs, closing(Progress(len(requests), use_tqdm)) as progress:
+            for output in outputs:
+                if isinstance(output, RequestOutput) and output.finished:
+                    finished[output.request_id] = output
+                    progress.finished(output)
         return [finished[request.request_id] for request in requests]
 
-    def _add(self, requests: list[Request]) -> None:
-        """All or none: if one cannot be added, those before it are taken back."""
+    def _outputs(self, requests: list[Request]) -> Generator[Output, None, None]:
+        """Everything the requests produce. However it ends (an error, Ctrl-C, a caller who leaves), nothing stays."""
+        client = self._engine.client
         try:
             for request in requests:
-                self._engine.client.add_request(request)
-        except InvalidRequestError:
-            self._abort(requests)
-            raise
-
-    def _abort(self, requests: list[Request]) -> None:
-        for request in requests:
-            self._engine.client.abort(request.request_id)
+                client.add_request(request)
+            while client.has_unfinished:
+                yield from client.step()
+        finally:
+            for request in requests:
+                client.abort(request.request_id)
 
 
 def _as_conversations(messages: Messages | Sequence[Messages]) -> list[Messages]:

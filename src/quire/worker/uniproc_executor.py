@@ -1,4 +1,4 @@
-"""One worker in this process: inline, or on a thread of its own when several steps may be in flight."""
+"""One worker in this process, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,28 +12,24 @@ from quire.worker.worker import Worker
 
 
 class UniprocExecutor:
-    """With one step in flight a thread would only add a hand-over; with two, control plans while torch computes."""
+    """The thread lets control plan while torch computes, and lets Ctrl-C interrupt the wait and never the step."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._worker = Worker(config)
-        self._thread = ThreadPoolExecutor(1, "quire-worker") if config.num_steps_in_flight > 1 else None
+        self._thread = ThreadPoolExecutor(1, "quire-worker")
         self._results: deque[Future[StepResult]] = deque()
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         self._worker.allocate_kv_cache(config)
 
     def submit(self, plan: StepPlan) -> None:
-        if self._thread is not None:
-            self._results.append(self._thread.submit(self._worker.execute, plan))
-            return
-        result: Future[StepResult] = Future()
-        result.set_result(self._worker.execute(plan))
-        self._results.append(result)
+        self._results.append(self._thread.submit(self._worker.execute, plan))
 
     def collect(self) -> StepResult:
-        return self._results.popleft().result()
+        result = self._results[0].result()
+        self._results.popleft()
+        return result
 
     def shutdown(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
+        self._thread.shutdown(wait=True)
         self._results.clear()
