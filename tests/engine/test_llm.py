@@ -182,8 +182,8 @@ def test_ctrl_c_leaves_the_engine_usable(llm: LLM) -> None:
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         for delay_s in (0.02, 0.05, 0.1):
+            signal.setitimer(signal.ITIMER_REAL, delay_s)
             with pytest.raises(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, delay_s)
                 llm.generate([PROMPT] * 8, greedy(max_tokens=400), use_tqdm=False)
             assert llm.generate(PROMPT, greedy(), use_tqdm=False)[0].outputs[0].token_ids == expected
     finally:
