@@ -24,7 +24,7 @@ sys.meta_path.insert(0, NoTorch())
 IMPORT_CONTROL = """
 import importlib, pkgutil
 import quire
-for folder in ("core", "cache", "scheduler", "plan"):
+for folder in ("core", "checkpoint", "plan", "cache", "scheduler", "engine", "bench", "cli"):
     package = importlib.import_module(f"quire.{folder}")
     for module in pkgutil.walk_packages(package.__path__, f"quire.{folder}."):
         importlib.import_module(module.name)
@@ -34,7 +34,22 @@ assert "torch" not in sys.modules
 
 RUN_TESTS = """
 import pytest
-raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not nightly", "tests/cache", "tests/scheduler"]))
+raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not nightly", "tests/cache", "tests/scheduler", "tests/plan"]))
+"""
+
+
+RUN_ENGINE = """
+from quire.config import EngineConfig
+from quire.core.sampling_params import SamplingParams
+from quire.engine.launch import launch
+
+engine = launch(EngineConfig(model={model!r}, num_blocks=100), "null")
+for text in ("one", "two and more"):
+    engine.client.add_request(engine.inputs.process(text, SamplingParams(n=2, max_tokens=20, ignore_eos=True)))
+finished = []
+while engine.client.has_unfinished:
+    finished += [output for output in engine.client.step() if output.finished]
+assert [len(sample.token_ids) for output in finished for sample in output.outputs] == [20] * 4
 """
 
 
@@ -56,3 +71,8 @@ def test_control_imports() -> None:
 def test_control_passes_its_tests() -> None:
     done = run_without_torch(RUN_TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_whole_engine_runs_on_the_null_executor(tiny_llama: Path) -> None:
+    done = run_without_torch(RUN_ENGINE.format(model=str(tiny_llama)))
+    assert done.returncode == 0, done.stderr
