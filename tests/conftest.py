@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A script that runs the tests in the background makes them, and the programs they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Threads that wait must not spin: tests often share their machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
