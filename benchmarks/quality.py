@@ -92,6 +92,13 @@ def greedy_agreement(llm: LLM, oracle: PreTrainedModel, prompts: list[list[int]]
     }
 
 
+def text_windows(token_ids: list[int], bos_token_id: int | None, num_windows: int) -> list[list[int]]:
+    """Windows of 512 tokens; each begins with BOS where the model's tokenizer puts one before a text (Gemma)."""
+    bos = token_ids[:1] if token_ids[0] == bos_token_id else []
+    text, length = token_ids[len(bos) :], 512 - len(bos)
+    return [bos + text[start : start + length] for start in range(0, num_windows * length, length)]
+
+
 def quire_logprobs(llm: LLM, windows: list[list[int]]) -> list[list[float]]:
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     return [
@@ -143,12 +150,12 @@ def main() -> None:
 
     with LLM(arguments.model, dtype="float32", enable_prefix_caching=False) as llm:
         tokens = llm.get_tokenizer().encode(arguments.text.read_text())
-        windows = [tokens[start : start + 512] for start in range(0, 1536, 512)]
+        windows = text_windows(tokens, llm.get_tokenizer().bos_token_id, 3)
         result["float32"] = greedy_agreement(llm, oracle, excerpts(tokens), NUM_TOKENS)
         ours, theirs = perplexity(quire_logprobs(llm, windows)), perplexity(oracle_logprobs(oracle, windows))
         result["perplexity"] = {"quire": ours, "transformers": theirs, "relative": abs(ours / theirs - 1)}
     with LLM(arguments.model, dtype="bfloat16", enable_prefix_caching=False) as llm:
-        agreement, total = top1_agreement(llm, oracle, [tokens[s : s + 512] for s in range(0, 4096 + 512, 512)])
+        agreement, total = top1_agreement(llm, oracle, text_windows(tokens, llm.get_tokenizer().bos_token_id, 9))
         result["bfloat16"] = {"top1_agreement": agreement, "positions": total}
         result["bfloat16_perplexity"] = perplexity(quire_logprobs(llm, windows))
     text = json.dumps(result, indent=2)

@@ -15,6 +15,7 @@ from benchmarks.quality import (
     oracle_logprobs,
     perplexity,
     quire_logprobs,
+    text_windows,
     top1_agreement,
 )
 
@@ -55,7 +56,7 @@ def test_perplexity_and_bfloat16(model: str) -> None:
     for dtype, tolerance in (("float32", 0.002), ("bfloat16", 0.02)):
         with LLM(model, dtype=dtype, max_model_len=4096, enable_prefix_caching=False) as llm:
             tokens = llm.get_tokenizer().encode(TEXT)
-            windows = [tokens[start : start + 512] for start in range(0, 1536, 512)]
+            windows = text_windows(tokens, llm.get_tokenizer().bos_token_id, 3)
             assert perplexity(quire_logprobs(llm, windows)) == pytest.approx(
                 perplexity(oracle_logprobs(oracle, windows)), rel=tolerance
             )
