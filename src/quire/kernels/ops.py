@@ -22,6 +22,12 @@ class Ops(Protocol):
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """[T, K], [N, K], [N] -> x @ weight.T + bias [T, N]."""
 
+    def logits(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """[L, D], [V, D] -> x @ weight.T, float32 [L, V], not rounded to the model's dtype on the way.
+
+        At a logit of 16 the step of bfloat16 is 0.125: enough to make two likely tokens equal.
+        """
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """x / rms(x) * weight over the last dimension, in float32 inside (Zhang and Sennrich 2019)."""
 

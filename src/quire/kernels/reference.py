@@ -36,14 +36,16 @@ class ReferenceOps:
         return weight.index_select(0, token_ids)
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        weight_t = weight.float().t()
-        num_features, num_outputs = weight_t.shape
-        places_agree = _places_agree(num_features, num_outputs, torch.get_num_threads())
-        tile = LINEAR_TILE if places_agree else 1
-        y = tiled_matmul(x.float(), weight_t, tile)
+        y = self.logits(x, weight)
         if bias is not None:
             y += bias.float()
         return y.to(x.dtype)
+
+    def logits(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        weight_t = weight.float().t()
+        num_features, num_outputs = weight_t.shape
+        places_agree = _places_agree(num_features, num_outputs, torch.get_num_threads())
+        return tiled_matmul(x.float(), weight_t, LINEAR_TILE if places_agree else 1)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         x32 = x.float()

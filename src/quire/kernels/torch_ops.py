@@ -49,18 +49,23 @@ class TorchOps:
         min_rows = self._min_rows_to_widen.get(x.dtype)
         if min_rows is None or x.shape[0] < min_rows:
             return F.linear(x, weight, bias)
-        y = self._widened_matmul(x, weight)
+        y = self._widened_matmul(x, weight, x.dtype)
         return y if bias is None else y.add_(bias)
 
-    def _widened_matmul(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """x @ weight.T in float32, some outputs at a time."""
+    def logits(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float32:
+            return F.linear(x, weight)
+        return self._widened_matmul(x, weight, torch.float32)
+
+    def _widened_matmul(self, x: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """x @ weight.T in float32, some outputs at a time, each rounded to `dtype`."""
         num_outputs, num_features = weight.shape
         num_widened = NUM_WIDENED if x.shape[0] < MANY_ROWS else NUM_WIDENED_MANY_ROWS
         chunk = min(num_outputs, max(1, num_widened // num_features))
         if self._widened.numel() < chunk * num_features:
             self._widened = torch.empty(chunk * num_features)
         x32 = x.float()
-        y = x.new_empty(x.shape[0], num_outputs)
+        y = x.new_empty(x.shape[0], num_outputs, dtype=dtype)
         for first in range(0, num_outputs, chunk):
             part = weight[first : first + chunk]
             widened = self._widened[: part.numel()].view_as(part).copy_(part)

@@ -16,6 +16,7 @@ from quire.attention.forward_batch import ForwardBatch
 from quire.checkpoint.model_config import ModelConfig
 from quire.layers.attention import Attention
 from quire.layers.embedding import Embedding
+from quire.layers.head import Head
 from quire.layers.linear import Linear
 from quire.layers.mlp import FeedForward
 from quire.layers.norm import Norm
@@ -90,7 +91,7 @@ class Decoder:
     config: ModelConfig
     embedding: Embedding
     layers: Sequence[DecoderLayer]
-    head: Linear
+    head: Head
     final_norm: Norm | None
     ropes: Sequence[RotaryEmbedding] = ()
     positions: Embedding | None = None
@@ -110,7 +111,7 @@ class Decoder:
         """[L, D] -> float32 [L, V]."""
         if self.output_projection is not None:
             hidden = self.output_projection.forward(hidden)
-        logits = self.head.forward(hidden).float()
+        logits = self.head.forward(hidden)
         cap = self.config.final_logit_softcap
         if cap is not None:
             # Row by row: the bits of a vectorized tanh depend on where in a buffer an element lies (ADR 5).

@@ -11,6 +11,7 @@ from quire.checkpoint.model_config import ModelConfig, RopeConfig, StoredRopeSca
 from quire.kernels.ops import Ops
 from quire.layers.attention import Attention, QKNorm
 from quire.layers.embedding import Embedding
+from quire.layers.head import Head
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP, GatedMLP
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
@@ -54,14 +55,22 @@ class ModelParts:
         shape = (self.config.num_positions, self.config.hidden_size)
         return Embedding(self._ops, self._loader.take(f"{name}.weight", shape), self.config.position_offset)
 
-    def head(self, name: str, embedding: Embedding) -> Linear:
+    def table(self, name: str, num_rows: int) -> torch.Tensor:
+        """[num_rows, D]."""
+        return self._loader.take(f"{name}.weight", (num_rows, self.config.hidden_size))
+
+    def pass_over(self, name: str) -> None:
+        """Accept a tensor (by its whole name) that the model is known to do without."""
+        self._loader.pass_over(name)
+
+    def head(self, name: str, embedding: Embedding) -> Head:
         """The projection to the vocabulary, which shares the embedding's memory where the config ties them."""
         weight, name = embedding.weight, f"{name}.weight"
         if not self.config.tie_word_embeddings:
             weight = self._loader.take(name, tuple(weight.shape))
         elif self._loader.has(name):
             self._loader.drop_copy(name, weight)
-        return Linear(Unquantized(self._ops), weight, None)
+        return Head(self._ops, weight)
 
     def ropes(self) -> list[RotaryEmbedding]:
         """The distinct rotary embeddings of the layers."""

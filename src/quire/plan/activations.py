@@ -30,7 +30,7 @@ def activation_bytes(
     masks = num_tokens * max_model_len
     attention = num_tokens * _attention_bytes_per_token(model, size) + _gathered_bytes(model, size, max_model_len)
     mlp = num_tokens * _mlp_bytes_per_token(model, size)
-    head = num_tokens * model.hidden_size * size + num_rows * _logits_bytes_per_row(model, size) + SAMPLER_BYTES
+    head = num_tokens * model.hidden_size * size + num_rows * 4 * model.vocab_size + SAMPLER_BYTES
     return int(ALLOCATOR_SLACK * (masks + max(attention, mlp, head)))
 
 
@@ -54,11 +54,6 @@ def _mlp_bytes_per_token(model: ModelConfig, size: int) -> int:
     inner = model.intermediate_size
     projected = (2 if model.gated_mlp else 1) * inner
     return size * (3 * model.hidden_size + projected + inner) + _accumulator_bytes(projected, size)
-
-
-def _logits_bytes_per_row(model: ModelConfig, size: int) -> int:
-    """Float32 logits, beside those of the model's dtype where that is another."""
-    return model.vocab_size * (4 if size == 4 else 4 + size)
 
 
 def _accumulator_bytes(num_outputs: int, size: int) -> int:
