@@ -1,10 +1,14 @@
-# make demo: set up, fetch SmolLM2, answer eight chats at once.   make test: set up, lint, type-check, test.
+# make serve: set up, fetch SmolLM2, serve it with its page on http://127.0.0.1:8000 (ARGS="..." for more flags).
+# make demo: the same set-up, then eight chats answered at once, offline.   make test: set up, lint, type-check, test.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-nightly lint bench clean
+.PHONY: serve demo test test-nightly lint bench clean
+
+serve: $(READY)
+	$(BIN)/quire serve smollm2 $(ARGS)
 
 demo: $(READY)
 	$(BIN)/quire pull smollm2

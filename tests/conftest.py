@@ -37,6 +37,26 @@ def tiny_gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random three-layer BERT with a WordPiece tokenizer, made for texts of 40 tokens (it has 48 positions)."""
+    from tests.tiny_models import save_sentence_transformer, save_tiny_bert
+
+    directory = tmp_path_factory.mktemp("tiny-bert")
+    save_tiny_bert(directory)
+    save_sentence_transformer(directory, mode="mean_tokens", normalize=True, max_tokens=40)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """The real all-MiniLM-L6-v2, fetched once."""
+    from quire.checkpoint.pull import pull
+
+    pull("minilm")
+    return "minilm"
+
+
+@pytest.fixture(scope="session")
 def smollm2() -> str:
     """The real SmolLM2, fetched once."""
     from quire.checkpoint.pull import pull

@@ -53,6 +53,21 @@ assert [len(sample.token_ids) for output in finished for sample in output.output
 """
 
 
+RUN_ENCODER = """
+from quire.config import EngineConfig
+from quire.core.embedding import PoolingParams
+from quire.engine.launch import launch
+
+engine = launch(EngineConfig(model={model!r}), "null")
+for text in ("a cat", "a dog and a cat"):
+    engine.client.add_request(engine.inputs.process_embedding(text, PoolingParams()))
+outputs = []
+while engine.client.has_unfinished:
+    outputs += engine.client.step()
+assert [output.outputs.data.shape for output in outputs] == [(16,)] * 2
+"""
+
+
 def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", REFUSE_TORCH + code],
@@ -75,4 +90,9 @@ def test_control_passes_its_tests() -> None:
 
 def test_the_whole_engine_runs_on_the_null_executor(tiny_llama: Path) -> None:
     done = run_without_torch(RUN_ENGINE.format(model=str(tiny_llama)))
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_encoder_runs_on_the_null_executor_too(tiny_bert: Path) -> None:
+    done = run_without_torch(RUN_ENCODER.format(model=str(tiny_bert)))
     assert done.returncode == 0, done.stderr

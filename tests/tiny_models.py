@@ -6,8 +6,16 @@ import json
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertModel,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -78,3 +86,63 @@ def save_tiny_gemma(directory: Path, seed: int = 0) -> Path:
         pad_token_id=257,
     )
     return save_model(Gemma3ForCausalLM(config), directory)
+
+
+BERT_VOCAB_SIZE = 64
+BERT_CONTEXT = 48
+
+
+def save_word_pieces(directory: Path) -> None:
+    """[PAD] [UNK] [CLS] [SEP], then every lower-case letter as a word and as the rest of one, a few words, marks."""
+    letters = [chr(ord("a") + i) for i in range(26)]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    pieces = [*special, *letters, *(f"##{letter}" for letter in letters), "cat", ".", ",", "?"]
+    tokenizer = Tokenizer(models.WordPiece(vocab={piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.add_special_tokens(special)
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=8)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(names))
+
+
+def save_sentence_transformer(directory: Path, *, mode: str, normalize: bool, max_tokens: int) -> None:
+    """The files that say how to pool, as sentence-transformers writes them."""
+    steps = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{step}" if i else "", "type": f"sentence_transformers.models.{step}"}
+        for i, step in enumerate(steps)
+    ]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir(exist_ok=True)
+    modes = {f"pooling_mode_{kind}": kind == mode for kind in ("cls_token", "mean_tokens", "max_tokens")}
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32} | modes))
+    (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_tokens}))
+
+
+def save_tiny_bert(directory: Path, seed: int = 0, **fields: object) -> PreTrainedModel:
+    """Norms and biases are random too, where transformers starts them at 1 and 0."""
+    torch.manual_seed(seed)
+    sizes = {
+        "vocab_size": BERT_VOCAB_SIZE,
+        "hidden_size": 32,
+        "intermediate_size": 56,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "max_position_embeddings": BERT_CONTEXT,
+        "initializer_range": 0.3,
+    }
+    model = BertModel(BertConfig(**(sizes | fields))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(directory)
+    save_word_pieces(directory)
+    return model

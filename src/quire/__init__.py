@@ -15,6 +15,7 @@ _EXPORTS = {
     "AsyncLLM": "quire.engine.async_llm",
     "EngineConfig": "quire.config",
     "SamplingParams": "quire.core.sampling_params",
+    "PoolingParams": "quire.core.embedding",
     "BeamSearchParams": "quire.core.sampling_params",
     "RequestOutput": "quire.core.outputs",
     "CompletionOutput": "quire.core.outputs",

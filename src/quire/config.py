@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from quire.errors import InvalidRequestError
 
+Task = Literal["generate", "embed"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 Backend = Literal["auto", "torch", "reference"]
-SchedulingPolicy = Literal["fcfs", "priority"]
+SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 EvictionPolicyName = Literal["lru", "lfu"]
+
+
+MAX_PORT = 65535
 
 
 def knob(default: Any, help: str, *, choices: tuple[str, ...] | None = None) -> Any:
     return field(default=default, metadata={"help": help, "choices": choices})
+
+
+def check_whole_number(name: str, value: object, low: int) -> None:
+    """None passes: it stands for a default. Raises InvalidRequestError."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+        raise InvalidRequestError(f"{name} must be a whole number >= {low}, got {value!r}.", field=name, value=value)
+
+
+def check_choices(config: Any) -> None:
+    """Raises InvalidRequestError for a knob of `config` whose value is none of its choices."""
+    for knob_field in fields(config):
+        choices = knob_field.metadata["choices"]
+        value = getattr(config, knob_field.name)
+        if choices and value not in choices:
+            raise InvalidRequestError(
+                f"{knob_field.name} must be one of {', '.join(choices)}, got {value!r}.",
+                field=knob_field.name,
+                value=value,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +46,11 @@ class EngineConfig:
     """What the user asked for. `None` and "auto" are resolved once, in `quire.plan.resolve`, each with its reason."""
 
     model: str = knob("smollm2", "built-in name, directory, .gguf file, or Hugging Face repo id[@revision]")
+    task: Task | Literal["auto"] = knob(
+        "auto",
+        "generate continues texts, embed makes vectors of them (auto: what the model was made for)",
+        choices=("auto", *get_args(Task)),
+    )
     dtype: DType = knob("auto", "dtype of weights, activations and KV", choices=get_args(DType))
     max_model_len: int | None = knob(
         None, "longest prompt + output in tokens (default: what the model and memory allow)"
@@ -56,26 +85,80 @@ class EngineConfig:
             ("max_model_len", 1),
             ("num_threads", 1),
         ):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
-                raise InvalidRequestError(
-                    f"{name} must be a whole number >= {low}, got {value!r}.", field=name, value=value
-                )
+            check_whole_number(name, getattr(self, name), low)
         if not 0.0 < self.memory_utilization <= 1.0:
             raise InvalidRequestError(
                 f"memory_utilization must be in (0, 1], got {self.memory_utilization!r}.",
                 field="memory_utilization",
                 value=self.memory_utilization,
             )
-        for knob_field in fields(self):
-            choices = knob_field.metadata["choices"]
-            value = getattr(self, knob_field.name)
-            if choices and value not in choices:
+        check_choices(self)
+
+
+LogFormat = Literal["text", "json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """What `quire serve` takes beside the engine's knobs. Times are seconds, sizes bytes."""
+
+    host: str = knob("127.0.0.1", "address to listen on; 0.0.0.0 is every network this machine is on")
+    port: int = knob(8000, "port to listen on; 0 takes a free one")
+    served_model_name: str | None = knob(None, "the model's name in the API (default: the model reference)")
+    api_workers: int = knob(1, "API processes in front of the engine")
+    api_key: tuple[str, ...] = knob((), "a key that clients must send; repeat for several (or QUIRE_API_KEY)")
+    allowed_host: tuple[str, ...] = knob((), "a Host header to accept beside this machine's own names; repeatable")
+    allowed_origin: tuple[str, ...] = knob((), "a web origin whose pages may call the API (CORS); repeatable")
+    enable_management: bool = knob(False, "serve the management routes (they need an API key)")
+    trust_request_chat_template: bool = knob(False, "let requests bring their own chat template")
+    chat_template: str | None = knob(None, "a file with the chat template to use instead of the model's own")
+    tool_call_parser: str | None = knob(None, "how tool calls are written (default: read off the chat template)")
+    reasoning_parser: str | None = knob(None, "how reasoning is marked (default: read off the chat template)")
+    max_queued_requests: int = knob(1024, "unfinished requests from which on new ones get 429")
+    max_client_requests: int = knob(256, "the same for one client (API key, or address)")
+    max_body_size: int = knob(16 * 2**20, "largest request body in bytes; larger ones get 413")
+    queue_timeout: float | None = knob(None, "seconds a request may wait for its first token before it fails with 503")
+    request_timeout: float | None = knob(None, "seconds a request may take in all")
+    reader_timeout: float = knob(30.0, "seconds a client may leave its stream unread before its request is aborted")
+    drain_timeout: float = knob(30.0, "seconds that running requests get to finish after SIGTERM")
+    metrics_namespace: str = knob("quire", "prefix of the Prometheus metrics (vllm: dashboards made for vLLM work)")
+    otlp_endpoint: str | None = knob(None, "send OpenTelemetry traces there, such as http://127.0.0.1:4318")
+    log_format: LogFormat = knob("text", "format of the log", choices=get_args(LogFormat))
+
+    def __post_init__(self) -> None:
+        for name, low in (
+            ("port", 0),
+            ("api_workers", 1),
+            ("max_queued_requests", 1),
+            ("max_client_requests", 1),
+            ("max_body_size", 1024),
+        ):
+            check_whole_number(name, getattr(self, name), low)
+        if self.port > MAX_PORT:
+            raise InvalidRequestError(f"port must be at most {MAX_PORT}, got {self.port}.", field="port", value=self.port)
+        for name in ("queue_timeout", "request_timeout", "reader_timeout", "drain_timeout"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value < float("inf"):
+                raise InvalidRequestError(f"{name} must be seconds >= 0, got {value!r}.", field=name, value=value)
+        if not re.fullmatch(r"[a-zA-Z_]\w*", self.metrics_namespace, re.ASCII):
+            raise InvalidRequestError(
+                f"metrics_namespace must be a word of letters, digits and _, got {self.metrics_namespace!r}.",
+                field="metrics_namespace",
+                value=self.metrics_namespace,
+            )
+        for key in self.api_key:
+            if not (key.isascii() and key.isprintable() and key.strip() == key != ""):
+                # The key itself belongs into no log.
                 raise InvalidRequestError(
-                    f"{knob_field.name} must be one of {', '.join(choices)}, got {value!r}.",
-                    field=knob_field.name,
-                    value=value,
+                    "An api_key must be printable ASCII with no space at its ends, and not empty; choose another.",
+                    field="api_key",
                 )
+        if self.enable_management and not self.api_key:
+            raise InvalidRequestError(
+                "enable_management needs an api_key: whoever reaches the port could stop the server otherwise.",
+                field="enable_management",
+            )
+        check_choices(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

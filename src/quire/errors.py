@@ -45,3 +45,11 @@ class ChatTemplateError(QuireError, ValueError):
 
 class EngineDeadError(QuireError):
     """The engine stopped; pending and later requests fail with this."""
+
+
+class RequestTimeoutError(QuireError):
+    """A request was not started or not finished within the server's limits (a server answers 503)."""
+
+
+class GenerationFailedError(QuireError):
+    """The computation of this request failed, such as on logits that are no numbers (a server answers 500)."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from quire.bench.measure import Measurement, RequestTimes
 from quire.bench.plot import check_can_plot, write_plot
 from quire.bench.report import Report, print_table, write_json
 from quire.bench.statistics import percentile, spread, summarize_ms
+from quire.bench.times import Measurement, RequestTimes
 from quire.errors import InvalidRequestError
 
 
@@ -48,7 +48,7 @@ def test_figures_are_medians_over_the_repeats(report: Report) -> None:
 
 
 def test_json_round_trip(report: Report, tmp_path: Path) -> None:
-    write_json(report, tmp_path / "r.json")
+    write_json(report.to_dict(), tmp_path / "r.json")
     assert json.loads((tmp_path / "r.json").read_text()) == report.to_dict()
 
 

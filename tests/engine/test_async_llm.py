@@ -11,6 +11,7 @@ import pytest
 
 from quire import LLM, AsyncLLM, SamplingParams
 from quire.core.sampling_params import OutputKind
+from quire.engine.local_engine import LocalEngine
 from quire.errors import EngineDeadError, InvalidRequestError
 
 PROMPT = list(range(60, 100))
@@ -30,9 +31,12 @@ def run(tiny_llama: Path, body: Callable[[AsyncLLM], Coroutine[Any, Any, None]],
 
 async def idle(llm: AsyncLLM) -> None:
     """Wait until the engine thread has nothing left, then check that no block is held."""
-    while llm._engine.client.has_unfinished:
+    connection = llm._connection
+    assert isinstance(connection, LocalEngine)
+    client = connection._engine.client
+    while client.has_unfinished:
         await asyncio.sleep(0.01)
-    assert llm._engine.client.engine.scheduler.kv.pool.num_held == 0
+    assert client.engine.scheduler.kv.pool.num_held == 0
 
 
 def test_deltas_add_up_to_the_offline_answer(tiny_llama: Path) -> None:

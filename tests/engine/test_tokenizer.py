@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import KINDS, byte_level_json, sentencepiece_json, small_tokenizer, tokenizer_files
+from tests.tiny_models import BERT_VOCAB_SIZE, save_word_pieces
 
+from quire.checkpoint.tokenizer_files import read_tokenizer_files
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import CheckpointError, InvalidRequestError, UnsupportedModelError
 
@@ -138,3 +141,27 @@ def test_a_decoder_that_is_no_concatenation_is_refused() -> None:
 def test_half_a_surrogate_pair_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="surrogate pair at character 1"):
         small_tokenizer("byte-level").encode("a\ud83d")
+
+
+@pytest.fixture(scope="module")
+def word_pieces(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    directory: Path = tmp_path_factory.mktemp("word-pieces")
+    save_word_pieces(directory)
+    return Tokenizer(read_tokenizer_files(directory, BERT_VOCAB_SIZE, ()))
+
+
+@pytest.mark.parametrize("text", ["a cat, a dog.", "Cat? CAT!", "xyz", "caté 東京", "", "[SEP] a"])
+def test_word_pieces_are_decoded_as_the_library_does(text: str, word_pieces: Tokenizer) -> None:
+    ids = word_pieces.encode(text)
+    assert (ids[0], ids[-1]) == (2, 3)
+    for skip in (True, False):
+        assert word_pieces.decode(ids, skip) == word_pieces._backend.decode(ids, skip_special_tokens=skip)
+
+
+def test_what_is_left_of_a_truncated_text(word_pieces: Tokenizer) -> None:
+    ids = word_pieces.encode("a b c d")
+    assert ids == [2, 4, 5, 6, 7, 3]
+    assert word_pieces.truncate(ids, 6) == ids
+    assert word_pieces.truncate(ids, 4) == [2, 4, 5, 3]
+    assert word_pieces.truncate(ids, 1) == [2]
+    assert word_pieces.truncate([4, 5, 6], 2) == [4, 5]

@@ -32,7 +32,7 @@ def make_sequence(seq_id: int, prompt: list[int] | int, num_output: int = 4, **f
     """`prompt`: the tokens, or how many distinct ones. Sampling parameters go by their own names."""
     if isinstance(prompt, int):
         prompt = [10_000 * (seq_id + 1) + i for i in range(prompt)]
-    own = ("priority", "stop_token_ids", "cache_salt", "keep_blocks", "arrival_time", "seed")
+    own = ("priority", "tenant", "stop_token_ids", "cache_salt", "keep_blocks", "arrival_time", "seed")
     return Sequence(
         seq_id=seq_id,
         request_id=f"request-{seq_id}",

@@ -26,6 +26,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import FinishReason, Sequence, SequenceStatus
 from quire.core.step import StepPlan
 from quire.errors import InvalidRequestError
+from quire.scheduler.fair_policy import FairPolicy
 from quire.scheduler.guarantees import MAX_PREEMPTIONS
 from quire.scheduler.scheduler import RowUpdate, Scheduler
 
@@ -47,7 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         depth=st.integers(1, 3),
         budget=st.sampled_from([3, 8, 64, 1]),
         max_num_seqs=st.sampled_from([6, 4, 2, 1]),
-        policy=st.sampled_from(["fcfs", "priority"]),
+        policy=st.sampled_from(["fcfs", "priority", "fair"]),
         eviction=st.sampled_from(["lru", "lfu"]),
         chunked=st.booleans(),
         caching=st.sampled_from([True, True, True, False]),
@@ -93,6 +94,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             keep_blocks=keep_blocks,
             arrival_time=float(self.num_sequences),
             priority=priority,
+            tenant=str(priority),
         )
 
     @rule(
@@ -289,6 +291,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         for sequence in self.kept:
             self.scheduler.release(sequence)
         assert self.kv.pool.num_held == 0
+        policy = self.scheduler._policy
+        assert not isinstance(policy, FairPolicy) or policy.num_tenants == 0, "a tenant without sequences is remembered"
         assert not any(self.kv.pool.reference_counts)
         assert self.scheduler.reset_prefix_cache()
         assert self.kv.pool.num_free == self.kv.pool.num_blocks

@@ -1,16 +1,18 @@
-"""Choosing a backend: a search through the table below, in order of speed."""
+"""Choosing a backend: a search through the tables below, in order of speed."""
 
 from __future__ import annotations
 
 import torch
 
 from quire.attention.backend import AttentionBackend
+from quire.attention.encoder import ReferenceEncoderBackend, TorchEncoderBackend
 from quire.attention.reference import ReferenceBackend
 from quire.attention.torch_backend import TorchBackend
 from quire.checkpoint.model_config import ModelConfig
 from quire.errors import UnsupportedModelError
 
 BACKENDS: tuple[AttentionBackend, ...] = (TorchBackend(), ReferenceBackend())
+ENCODER_BACKENDS: tuple[AttentionBackend, ...] = (TorchEncoderBackend(), ReferenceEncoderBackend())
 
 
 def select_backend(name: str, dtype: torch.dtype, config: ModelConfig) -> AttentionBackend:
@@ -19,7 +21,7 @@ def select_backend(name: str, dtype: torch.dtype, config: ModelConfig) -> Attent
     Raises UnsupportedModelError that says why each backend was refused.
     """
     refusals = []
-    for backend in BACKENDS:
+    for backend in ENCODER_BACKENDS if config.is_encoder else BACKENDS:
         reason = _refusal(backend, name, dtype, config)
         if reason is None:
             return backend

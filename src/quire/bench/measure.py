@@ -5,69 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from dataclasses import dataclass, field
-from typing import Any
 
-from quire.bench.statistics import summarize_ms
+from quire.bench.times import Measurement, RequestTimes
 from quire.bench.workloads import BenchRequest
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import OutputKind, SamplingParams
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.llm import LLM
-
-
-@dataclass(slots=True)
-class RequestTimes:
-    """One request. Seconds: `ttft` to the first token, `e2el` to the last, `itl` between outputs of a stream."""
-
-    num_input_tokens: int
-    num_output_tokens: int
-    ttft: float
-    e2el: float
-    itl: list[float] = field(default_factory=list)
-    failed: bool = False
-
-    @property
-    def tpot(self) -> float | None:
-        """Seconds an output token after the first; None if there is only one."""
-        if self.num_output_tokens < 2:
-            return None
-        return (self.e2el - self.ttft) / (self.num_output_tokens - 1)
-
-
-@dataclass(slots=True)
-class Measurement:
-    """One timed run of a workload. `duration` is seconds."""
-
-    duration: float
-    requests: list[RequestTimes]
-
-    @property
-    def num_output_tokens(self) -> int:
-        return sum(request.num_output_tokens for request in self.requests)
-
-    @property
-    def output_throughput(self) -> float:
-        return self.num_output_tokens / self.duration
-
-    def to_dict(self) -> dict[str, Any]:
-        """The keys that serving benchmarks share (vLLM's names)."""
-        completed = [request for request in self.requests if not request.failed]
-        num_input_tokens = sum(request.num_input_tokens for request in completed)
-        return {
-            "duration": self.duration,
-            "completed": len(completed),
-            "failed": len(self.requests) - len(completed),
-            "total_input_tokens": num_input_tokens,
-            "total_output_tokens": self.num_output_tokens,
-            "request_throughput": len(completed) / self.duration,
-            "output_throughput": self.output_throughput,
-            "total_token_throughput": (num_input_tokens + self.num_output_tokens) / self.duration,
-            **summarize_ms("ttft", [request.ttft for request in completed]),
-            **summarize_ms("tpot", [request.tpot for request in completed if request.tpot is not None]),
-            **summarize_ms("itl", [gap for request in completed for gap in request.itl]),
-            **summarize_ms("e2el", [request.e2el for request in completed]),
-        }
 
 
 def measure_throughput(llm: LLM, workload: list[BenchRequest], *, show_progress: bool) -> Measurement:

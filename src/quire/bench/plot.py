@@ -30,6 +30,11 @@ def write_plot(report: Report, path: Path) -> None:
     _draw_speed(speed, report)
     _draw_times(times, report)
     figure.suptitle(f"quire bench {report.kind}: {Path(report.model).name}, {report.config['dtype']}")
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """`figure` is a matplotlib Figure. Raises InvalidRequestError if the file cannot be written."""
     try:
         figure.savefig(path, dpi=120)
     except OSError as error:

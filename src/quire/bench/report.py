@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from quire.bench.measure import Measurement
 from quire.bench.statistics import Spread, spread
+from quire.bench.times import Measurement
 from quire.errors import InvalidRequestError
 
 ROWS = (
@@ -57,9 +57,10 @@ class Report:
         }
 
 
-def write_json(report: Report, path: Path) -> None:
+def write_json(result: dict[str, Any], path: Path) -> None:
+    """Raises InvalidRequestError if the file cannot be written."""
     try:
-        path.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
+        path.write_text(json.dumps(result, indent=2) + "\n")
     except OSError as error:
         raise InvalidRequestError(f"The result cannot be written to {path}: {error}.", field="output") from error
 

@@ -17,17 +17,16 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
-def summarize_ms(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    """mean, median, std, p90 and p99 of times as `mean_<name>_ms` ...; empty if there are none."""
+def summarize_ms(name: str, seconds: Sequence[float], percentiles: Sequence[float] = (90, 99)) -> dict[str, float]:
+    """mean, median, std and percentiles of times as `mean_<name>_ms` ... `p99_<name>_ms`; empty if there are none."""
     if not seconds:
         return {}
-    ms = [1000 * value for value in seconds]
+    ms = sorted(1000 * value for value in seconds)
     return {
         f"mean_{name}_ms": statistics.fmean(ms),
         f"median_{name}_ms": statistics.median(ms),
         f"std_{name}_ms": statistics.pstdev(ms),
-        f"p90_{name}_ms": percentile(ms, 90),
-        f"p99_{name}_ms": percentile(ms, 99),
+        **{f"p{percent:g}_{name}_ms": percentile(ms, percent) for percent in percentiles},
     }
 
 

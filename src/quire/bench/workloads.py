@@ -74,7 +74,7 @@ def dataset_workload(
         token_ids = tokenizer.encode(_read(path), add_special_tokens=False)
         prompts = _pieces(token_ids, num_prompts, input_len, rng)
     else:
-        texts = [text for text in _texts(path) if text]
+        texts = [text for row, place in read_rows(path) if (text := prompt_of(row, place))]
         rng.shuffle(texts)
         encoded = (tokenizer.encode(text)[: input_len.draw(rng)] for text in texts)
         prompts = [token_ids for token_ids, _ in zip(encoded, range(num_prompts), strict=False)]
@@ -105,17 +105,18 @@ def _read(path: Path) -> str:
         ) from error
 
 
-def _texts(path: Path) -> Iterator[str]:
+def read_rows(path: Path) -> Iterator[tuple[Any, str]]:
+    """The objects of a .json list or a .jsonl, each with its place for messages."""
     try:
         text = _read(path)
         rows = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines() if line]
     except json.JSONDecodeError as error:
         raise InvalidRequestError(f"The dataset {path} is not JSON: {error}.", field="dataset") from error
     for number, row in enumerate(rows, start=1):
-        yield _prompt_of(row, f"{path}, object {number}")
+        yield row, f"{path}, object {number}"
 
 
-def _prompt_of(row: Any, place: str) -> str:
+def prompt_of(row: Any, place: str) -> str:
     """The prompt in one object of a dataset; empty if a conversation has no human turn."""
     if isinstance(row, dict):
         for key in ("prompt", "text"):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+
+import numpy as np
+
 from quire.cache.eviction import EvictionPolicy
 from quire.cache.prefix_cache import PrefixCache
+from quire.core.view import BlockState
 
 
 class BlockPool:
@@ -15,8 +20,8 @@ class BlockPool:
 
     def __init__(self, num_blocks: int, prefix_cache: PrefixCache, eviction: EvictionPolicy) -> None:
         self.num_blocks = num_blocks
-        self.reference_counts = [0] * (num_blocks + 1)
-        self._free = list(range(num_blocks, 0, -1))
+        self.reference_counts = array("I", [0]) * (num_blocks + 1)
+        self._free = array("I", range(num_blocks, 0, -1))
         self._prefix_cache = prefix_cache
         self._evictable = eviction
 
@@ -36,6 +41,15 @@ class BlockPool:
     @property
     def num_held(self) -> int:
         return self.num_blocks - self.num_available
+
+    def states(self) -> bytes:
+        """The BlockState of blocks 1 ... num_blocks, one byte each. Arrays, so that 50,000 blocks take 0.1 ms."""
+        counts = np.frombuffer(self.reference_counts, dtype=np.uint32)
+        states = np.full(self.num_blocks + 1, BlockState.CACHED, dtype=np.uint8)
+        states[np.frombuffer(self._free, dtype=np.uint32)] = BlockState.FREE
+        states[counts == 1] = BlockState.PRIVATE
+        states[counts > 1] = BlockState.SHARED
+        return states[1:].tobytes()
 
     def allocate(self, count: int) -> list[int]:
         """`count` blocks with reference count 1 and no content; the caller checked `num_available`."""

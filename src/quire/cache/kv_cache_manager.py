@@ -68,6 +68,10 @@ class KVCacheManager:
         """A copy of the sequence's block table in each group."""
         return [table.copy() for table in self._tables[sequence.seq_id].tables]
 
+    def tables(self, sequence: Sequence) -> BlockTables | None:
+        """The sequence's block tables, to be read only; None if it holds no blocks."""
+        return self._tables.get(sequence.seq_id)
+
     def capacity(self, sequence: Sequence) -> int:
         """Tokens the sequence's blocks have room for."""
         return self._tables[sequence.seq_id].capacity

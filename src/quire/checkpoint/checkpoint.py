@@ -12,6 +12,7 @@ from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_tokenizer import read_gguf_tokenizer
 from quire.checkpoint.identity import digest_files
 from quire.checkpoint.model_config import ModelConfig
+from quire.checkpoint.pooling import read_pooling
 from quire.checkpoint.reference import DirectoryModel, GGUFModel, resolve_model
 from quire.checkpoint.safetensors_files import SafetensorsFiles
 from quire.checkpoint.tokenizer_files import TokenizerFiles, read_json, read_tokenizer_files
@@ -93,7 +94,11 @@ class DirectoryCheckpoint:
         path = files.directory / "config.json"
         config = read_config(read_json(path), str(path))
         ends = _eos_ids(read_json(files.directory / "generation_config.json"))
-        self.config = replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *ends))))
+        self.config = replace(
+            config,
+            eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *ends))),
+            pooling=None if config.pooling is None else read_pooling(files.directory, config.pooling),
+        )
 
     @cached_property
     def identity(self) -> str:

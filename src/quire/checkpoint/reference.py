@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.checkpoint.catalog import BUILTIN_MODELS, NOT_YET
+from quire.checkpoint.catalog import BUILTIN_MODELS
 from quire.checkpoint.pull import pull
 from quire.checkpoint.safetensors_index import PICKLE_SUFFIXES, find_safetensors
 from quire.errors import ModelNotFoundError, UnsupportedModelError
@@ -41,8 +41,9 @@ def resolve_model(reference: str, *, with_weights: bool = True) -> ModelFiles:
     exists on this machine wins. `with_weights=False` does without weight files where the config lies apart from them.
     Raises ModelNotFoundError, UnsupportedModelError, CheckpointError or DownloadError.
     """
-    if reference in BUILTIN_MODELS or reference in NOT_YET:
-        return GGUFModel(reference, pull(reference))
+    if reference in BUILTIN_MODELS:
+        pulled = pull(reference)
+        return _resolve_directory(pulled, reference, True) if pulled.is_dir() else GGUFModel(reference, pulled)
     path = Path(reference).expanduser()
     if path.is_file():
         return _resolve_file(path)

@@ -37,6 +37,21 @@ class TokenizerFiles:
     def chat_template(self) -> str | None:
         return self.chat_templates.get("default")
 
+    def end_token_ids(self) -> tuple[int, ...]:
+        """All ids that end a text: that of `eos_token`, if it is among the added tokens, and `eos_token_ids`."""
+        added = msgspec.json.decode(self.tokenizer_json, type=_AddedTokens).added_tokens
+        named = [token.id for token in added if token.content == self.special_tokens.get("eos_token")]
+        return tuple(dict.fromkeys((*named, *self.eos_token_ids)))
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _AddedTokens(msgspec.Struct):
+    added_tokens: list[_AddedToken] = []
+
 
 def read_tokenizer_files(directory: Path, model_vocab_size: int, eos_token_ids: tuple[int, ...]) -> TokenizerFiles:
     """The tokenizer in a model directory. Raises CheckpointError naming what is missing or damaged."""

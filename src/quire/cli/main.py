@@ -22,6 +22,7 @@ examples:
   quire pull smollm2
   quire generate "The capital of France is" --max-tokens 16
   quire chat
+  quire serve smollm2 --port 8000
   quire plan smollm2 --memory 2GiB --concurrency 8
   quire bench throughput --num-prompts 32 --output-len 128
 """
@@ -29,7 +30,7 @@ examples:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`module` has add_arguments(parser) and run(args)."""
+    """`module` has add_arguments(parser) and run(args), which may return an exit code."""
 
     module: str
     help: str
@@ -37,10 +38,14 @@ class Command:
 
 COMMANDS = {
     "pull": Command("quire.cli.pull", "fetch a built-in model"),
+    "serve": Command("quire.cli.serve", "serve a model over HTTP"),
     "generate": Command("quire.cli.generate", "continue one or more prompts"),
     "chat": Command("quire.cli.chat", "talk to a model"),
+    "complete": Command("quire.cli.complete", "continue a prompt on a server"),
+    "run-batch": Command("quire.cli.run_batch", "answer a file of requests"),
+    "top": Command("quire.cli.top", "watch a server"),
     "plan": Command("quire.cli.plan", "what a model needs of memory, and what fits"),
-    "bench": Command("quire.cli.bench", "measure latency or throughput"),
+    "bench": Command("quire.cli.bench", "measure a server, its start, latency or throughput"),
     "collect-env": Command("quire.cli.collect_env", "describe this machine for a bug report"),
 }
 
@@ -59,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("quire").setLevel(logging.WARNING if args.quiet else logging.INFO)
     try:
-        args.run(args)
+        code = args.run(args)
         sys.stdout.flush()
     except QuireError as error:
         if args.debug:
@@ -71,7 +76,8 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader went away (quire ... | head). Python would complain again when it flushes stdout on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        return 0
+    return int(code or 0)
 
 
 def make_parser(arguments: list[str]) -> argparse.ArgumentParser:

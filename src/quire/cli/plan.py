@@ -34,11 +34,12 @@ def run(args: argparse.Namespace) -> None:
     budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)
     demand = Demand(
         dtype="float32",
-        max_model_len=config.max_model_len or model.max_position,
+        max_model_len=config.max_model_len or model.default_context,
         concurrency=args.concurrency,
         max_num_seqs=args.concurrency,
         block_size=config.block_size,
         max_num_batched_tokens=config.max_num_batched_tokens,
+        enable_chunked_prefill=not model.is_encoder,
     )
     dtype, reason = choose_dtype(config, model, machine, demand, budget)
     plan = plan_memory(model, replace(demand, dtype=dtype), budget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from quire.core.sampling_params import OutputKind, SamplingParams
 
@@ -35,3 +36,10 @@ def sampling_params(args: argparse.Namespace, output_kind: OutputKind) -> Sampli
         stop=tuple(args.stop),
         output_kind=output_kind,
     )
+
+
+def request_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The same as fields of an OpenAI request; defaults are left out, which some servers do not know."""
+    fields: dict[str, Any] = {"max_tokens": args.max_tokens, "temperature": args.temperature}
+    given: dict[str, tuple[Any, Any]] = {"top_p": (args.top_p, 1.0), "seed": (args.seed, None), "stop": (args.stop, [])}
+    return fields | {name: value for name, (value, default) in given.items() if value != default}

@@ -65,8 +65,11 @@ def group_layers(specs: list[KVSpec]) -> tuple[KVGroup, ...]:
     """Cut the layers into groups of one spec and (nearly) one size.
 
     The group size is the largest one that wastes at most a tenth of the slots, so that tables stay few:
-    30 full layers make one group; 15 sliding and 3 full make 5 + 1 groups of 3.
+    30 full layers make one group; 15 sliding and 3 full make 5 + 1 groups of 3. No layers (an encoder's keep no KV)
+    make no group.
     """
+    if not specs:
+        return ()
     by_spec: dict[KVSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
         by_spec.setdefault(spec, []).append(layer)
@@ -87,12 +90,14 @@ def group_layers(specs: list[KVSpec]) -> tuple[KVGroup, ...]:
 
 def bytes_per_block(groups: tuple[KVGroup, ...], block_size: int, bytes_per_element: int) -> int:
     """K and V of `block_size` tokens in every slot of one block."""
+    if not groups:
+        return 0
     spec = groups[0].spec
     return 2 * slots_per_block(groups) * block_size * spec.num_kv_heads * spec.head_dim * bytes_per_element
 
 
 def slots_per_block(groups: tuple[KVGroup, ...]) -> int:
-    return max(len(group.layers) for group in groups)
+    return max((len(group.layers) for group in groups), default=0)
 
 
 def num_blocks_per_sequence(groups: tuple[KVGroup, ...], block_size: int, num_tokens: int, max_chunk: int = 1) -> int:

@@ -44,6 +44,8 @@ class RequestMetrics:
     last_token_time: float | None = None
     finished_time: float | None = None
     num_preemptions: int = 0
+    token_gaps: list[float] = field(default_factory=list)
+    """Seconds between one output of a sample and the next, of all samples, as they came."""
 
 
 @dataclass(slots=True)

@@ -28,3 +28,5 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     arrival_time: float = 0.0
     cache_salt: str | None = None
+    tenant: str = ""
+    """Whom the work is charged to, for the `fair` scheduling policy."""

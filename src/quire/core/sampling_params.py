@@ -21,6 +21,7 @@ from quire.core.sampling_rules import (
     true_or_false,
     whole_number,
 )
+from quire.core.structured_outputs import StructuredOutputs, structured_outputs
 from quire.errors import InvalidRequestError
 
 GREEDY_EPSILON = 1e-5
@@ -72,6 +73,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     bad_words: tuple[str, ...] = ()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     """`bad_words` as token ids; filled by the input processor, which owns the tokenizer."""
+    structured_outputs: StructuredOutputs | None = None
+    """The form the text must have. It ends where the form is complete, whatever ignore_eos and min_tokens say."""
 
     def __post_init__(self) -> None:
         _apply_rules(self, _SAMPLING_RULES)
@@ -165,6 +168,7 @@ _SAMPLING_RULES: dict[str, Rule] = {
     "allowed_token_ids": some_token_ids("name at least one token, or use None to allow all"),
     "bad_words": strings("pass a list of words"),
     "bad_words_token_ids": token_id_lists("pass lists of token ids"),
+    "structured_outputs": structured_outputs,
 }
 
 _BEAM_SEARCH_RULES: dict[str, Rule] = {

@@ -39,6 +39,7 @@ class Sequence:
         "cache_salt",
         "error",
         "finish_reason",
+        "first_scheduled_time",
         "index",
         "keep_blocks",
         "max_num_tokens",
@@ -57,6 +58,7 @@ class Sequence:
         "status",
         "stop_reason",
         "stop_token_ids",
+        "tenant",
         "token_ids",
     )
 
@@ -75,6 +77,7 @@ class Sequence:
         priority: int = 0,
         arrival_time: float = 0.0,
         cache_salt: str | None = None,
+        tenant: str = "",
         keep_blocks: bool = False,
     ) -> None:
         self.seq_id = seq_id
@@ -92,6 +95,7 @@ class Sequence:
         self.priority = priority
         self.arrival_time = arrival_time
         self.cache_salt = cache_salt
+        self.tenant = tenant
         self.keep_blocks = keep_blocks
         """Whether a finished sequence keeps its blocks until `Scheduler.release`: something may still fork it."""
         self.num_planned = 0
@@ -101,6 +105,8 @@ class Sequence:
         self.num_cached_tokens = 0
         """Prompt tokens taken from the prefix cache when first admitted."""
         self.num_preemptions = 0
+        self.first_scheduled_time: float | None = None
+        """Monotonic seconds: when its first step was planned."""
         self.status = SequenceStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None

@@ -1,14 +1,26 @@
-"""What the engine tells a client about its requests, step by step. Wire types (msgspec)."""
+"""The messages between clients and an engine, in one process or between two. msgspec structs; nothing is ever unpickled.
+
+On a socket a message is msgpack behind one byte, WIRE_VERSION: whatever begins otherwise is dropped unread.
+"""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from quire.core.embedding import EmbeddingDelta, EmbeddingRequest
+from quire.core.engine_info import EngineInfo
+from quire.core.request import Request
 from quire.core.sequence import FinishReason
+from quire.core.stats import EngineStats
 from quire.core.step import TokenLogprobs
+from quire.core.view import ViewUpdate
+
+WIRE_VERSION = 1
 
 
-class SampleDelta(msgspec.Struct):
+class SampleDelta(msgspec.Struct, tag=True, omit_defaults=True):
     """What one step added to one sample of one request.
 
     `prompt_logprobs` comes once, complete, with the sample's first delta. Times are monotonic seconds.
@@ -27,7 +39,7 @@ class SampleDelta(msgspec.Struct):
     first_scheduled_time: float | None = None
 
 
-class BeamDelta(msgspec.Struct):
+class BeamDelta(msgspec.Struct, tag=True):
     """The end of a beam search: hypotheses, best first, as (output token ids, cumulative logprob, finish reason)."""
 
     request_id: str
@@ -36,4 +48,88 @@ class BeamDelta(msgspec.Struct):
     error: str | None = None
 
 
-Delta = SampleDelta | BeamDelta
+Delta = SampleDelta | BeamDelta | EmbeddingDelta
+
+
+class AddRequest(msgspec.Struct, tag=True, frozen=True):
+    """`client` numbers the API process that hears of it."""
+
+    client: int
+    request: Request
+
+
+class AddText(msgspec.Struct, tag=True, frozen=True):
+    """A text to embed."""
+
+    client: int
+    request: EmbeddingRequest
+
+
+class AbortRequest(msgspec.Struct, tag=True, frozen=True):
+    request_id: str
+
+
+class FinishSample(msgspec.Struct, tag=True, frozen=True):
+    """A stop string was found in the sample's text."""
+
+    request_id: str
+    index: int
+    stop_reason: str
+
+
+class ResetPrefixCache(msgspec.Struct, tag=True, frozen=True):
+    client: int
+    call_id: int
+
+
+class Watch(msgspec.Struct, tag=True, frozen=True):
+    """Whether somebody at this client looks at the engine view. Each `enabled` one starts a new layout."""
+
+    client: int
+    enabled: bool
+
+
+ToEngine = AddRequest | AddText | AbortRequest | FinishSample | ResetPrefixCache | Watch
+
+
+class StepOutputs(msgspec.Struct, tag=True, frozen=True):
+    """What one step did to this client's requests, in order."""
+
+    deltas: list[Delta]
+
+
+class RequestRefused(msgspec.Struct, tag=True, frozen=True):
+    """The engine does not take the request; `field` and `value` as in InvalidRequestError."""
+
+    request_id: str
+    message: str
+    field: str | None = None
+    value: int | float | str | None = None
+
+
+class CallAnswer(msgspec.Struct, tag=True, frozen=True):
+    call_id: int
+    result: bool
+
+
+class ViewMessage(msgspec.Struct, tag=True, frozen=True):
+    update: ViewUpdate
+
+
+FromEngine = StepOutputs | RequestRefused | CallAnswer | ViewMessage
+
+EngineState = Literal["fetching", "loading", "ready", "failed"]
+
+
+class EngineStatus(msgspec.Struct, frozen=True):
+    """The engine's heartbeat, sent by a thread that a long step does not hold up.
+
+    `step_seconds`: how long the step that runs now has been running; 0 between steps. `error` comes with `failed`.
+    """
+
+    state: EngineState
+    pid: int
+    info: EngineInfo | None = None
+    stats: EngineStats | None = None
+    step_seconds: float = 0.0
+    error: str | None = None

@@ -1,63 +1,49 @@
-"""`AsyncLLM`: the streaming face. The engine runs on a thread of its own; each request is an async generator."""
+"""`AsyncLLM`: the streaming face. Each request is an async generator; the engine runs on a thread or in a process."""
 
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from quire.config import EngineConfig
+from quire.core.embedding import PoolingParams, PoolingRequestOutput
+from quire.core.engine_info import EngineInfo
 from quire.core.outputs import RequestOutput
-from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
+from quire.engine.chat_template import render_chat
+from quire.engine.engine_connection import EngineConnection
 from quire.engine.input_processor import Prompt
-from quire.engine.launch import LaunchedEngine, launch
+from quire.engine.launch import launch
+from quire.engine.local_engine import LocalEngine
+from quire.engine.stream import Stream
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import EngineDeadError
 
-IDLE_WAIT_S = 0.5
-"""How long the engine thread sleeps without work before it looks again; new work wakes it at once."""
+INLINE_PROMPT_LENGTH = 1024
+"""Characters or tokens up to which a prompt is tokenized and checked on the event loop: some 50 us. A thread costs more."""
 
-Command = Callable[[], None]
-
-
-class Stream:
-    """Where the engine thread leaves a request's outputs for the coroutine that waits for them."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
-
-    def put(self, item: RequestOutput | Exception) -> None:
-        """From the engine thread. A loop that closed meanwhile has nobody left to tell."""
-        try:
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
-        except RuntimeError:
-            return
-
-    async def get(self) -> RequestOutput:
-        item = await self._queue.get()
-        if isinstance(item, Exception):
-            raise item
-        return item
+Result = TypeVar("Result")
 
 
 class AsyncLLM:
     """Keyword arguments are the fields of `EngineConfig`; errors on construction are those of `LLM`."""
 
     def __init__(self, model: str = "smollm2", **config: Any) -> None:
-        self._engine: LaunchedEngine = launch(EngineConfig(model=model, **config))
-        self.config = self._engine.config
-        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._streams: dict[str, Stream] = {}
-        self._death: Exception | None = None
-        self._lock = threading.Lock()
-        """Guards the step from alive to dead: no command may slip in after the last one was read."""
-        self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
-        self._thread.start()
+        self._connection: EngineConnection = LocalEngine(launch(EngineConfig(model=model, **config)))
+
+    @classmethod
+    def over_executor(cls, config: EngineConfig, executor: str) -> Self:
+        """An engine in this process on another executor, such as the one that computes nothing."""
+        return cls.over(LocalEngine(launch(config, executor)))
+
+    @classmethod
+    def over(cls, connection: EngineConnection) -> Self:
+        """The face of an engine that runs elsewhere."""
+        llm = cls.__new__(cls)
+        llm._connection = connection
+        return llm
 
     async def generate(
         self,
@@ -67,54 +53,97 @@ class AsyncLLM:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        tenant: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         """Stream a request's outputs; leaving the generator early (break, cancel) aborts the request."""
-        request = self._engine.inputs.process(
-            prompt, sampling_params or SamplingParams(), request_id=request_id, priority=priority, cache_salt=cache_salt
+        params = sampling_params or SamplingParams()
+        request = await _off_the_loop(
+            _is_long(prompt) or params.structured_outputs is not None,
+            lambda: self._connection.inputs.process(
+                prompt, params, request_id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
+            ),
         )
         stream = Stream()
-        self._send(lambda: self._add(request, stream))
+        self._connection.submit(request, stream)
         try:
             finished = False
             while not finished:
-                output = await stream.get()
+                output = cast(RequestOutput, await stream.get())
                 finished = output.finished
                 yield output
         finally:
-            self._commands.put(lambda: self._drop(request.request_id, stream))
+            self._connection.drop(request.request_id, stream)
+
+    async def encode(
+        self,
+        prompt: Prompt,
+        pooling_params: PoolingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> PoolingRequestOutput:
+        """The vectors of one text; cancelling aborts the request."""
+        request = await _off_the_loop(
+            _is_long(prompt),
+            lambda: self._connection.inputs.process_embedding(
+                prompt, pooling_params or PoolingParams(), request_id=request_id, priority=priority, tenant=tenant
+            ),
+        )
+        stream = Stream()
+        self._connection.submit(request, stream)
+        try:
+            return cast(PoolingRequestOutput, await stream.get())
+        finally:
+            self._connection.drop(request.request_id, stream)
+
+    async def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> Prompt:
+        """A conversation as a prompt; keyword arguments are those of `render_chat`. Runs off the event loop."""
+        self._connection.inputs.check_task("generate")
+        tokenizer = self.tokenizer
+
+        def render() -> Prompt:
+            text = render_chat(tokenizer, messages, **template)
+            # The template wrote its own special tokens: adding more would double the BOS.
+            return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+        return await asyncio.to_thread(render)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its generator finishes with the reason abort."""
-        self._send(lambda: self._abort(request_id))
+        self._connection.abort(request_id)
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; False while sequences run."""
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        loop = asyncio.get_running_loop()
+        return await self._connection.reset_prefix_cache()
 
-        def reset() -> None:
-            result = self._engine.client.engine.reset_prefix_cache()
-            loop.call_soon_threadsafe(done.set_result, result)
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine loaded and what it holds."""
+        return self._connection.info
 
-        self._send(reset)
-        return await done
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._connection.tokenizer
 
     def get_tokenizer(self) -> Tokenizer:
-        return self._engine.tokenizer
+        return self._connection.tokenizer
 
     @property
     def errored(self) -> bool:
-        return self._death is not None
+        try:
+            self._connection.check_alive()
+        except EngineDeadError:
+            return True
+        return False
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError if the engine stopped."""
-        self._check_alive()
+        """Raises EngineDeadError if the engine stopped or does not answer."""
+        self._connection.check_alive()
 
     def shutdown(self) -> None:
-        """Stop the engine thread and free the model; pending requests end with EngineDeadError. Idempotent."""
-        self._commands.put(None)
-        self._thread.join()
-        self._engine.shutdown()
+        """Let go of the engine; pending requests end with EngineDeadError. Idempotent."""
+        self._connection.shutdown()
 
     async def __aenter__(self) -> Self:
         return self
@@ -124,74 +153,13 @@ class AsyncLLM:
     ) -> None:
         await asyncio.to_thread(self.shutdown)
 
-    def _run(self) -> None:
-        """The engine thread: obey commands, step, hand out."""
-        try:
-            while self._obey():
-                for output in self._engine.client.step():
-                    if isinstance(output, RequestOutput):
-                        self._hand_out(output)
-            self._die(EngineDeadError("The engine was shut down."))
-        except Exception as error:
-            self._die(error)
 
-    def _obey(self) -> bool:
-        """Carry out what is queued, waiting for it if there is nothing else to do; False means stop."""
-        idle = not self._engine.client.has_unfinished
-        while True:
-            try:
-                command = self._commands.get(block=idle, timeout=IDLE_WAIT_S if idle else None)
-            except queue.Empty:
-                return True
-            if command is None:
-                return False
-            command()
-            idle = False
+def _is_long(prompt: Prompt) -> bool:
+    if isinstance(prompt, Mapping):
+        prompt = prompt.get("prompt_token_ids") or prompt.get("prompt") or ""
+    return isinstance(prompt, Sequence) and len(prompt) > INLINE_PROMPT_LENGTH
 
-    def _hand_out(self, output: RequestOutput) -> None:
-        stream = self._streams.get(output.request_id)
-        if stream is not None:
-            stream.put(output)
-            if output.finished:
-                del self._streams[output.request_id]
 
-    def _add(self, request: Request, stream: Stream) -> None:
-        try:
-            self._engine.client.add_request(request)
-        except Exception as error:
-            stream.put(error)
-            return
-        self._streams[request.request_id] = stream
-
-    def _drop(self, request_id: str, stream: Stream) -> None:
-        """The generator ended. Another request may have taken its id by now: only its own stream is dropped."""
-        if self._streams.get(request_id) is stream:
-            del self._streams[request_id]
-            self._engine.client.abort(request_id)
-
-    def _abort(self, request_id: str) -> None:
-        stream = self._streams.pop(request_id, None)
-        output = self._engine.client.abort(request_id)
-        if stream is not None and output is not None:
-            stream.put(output)
-
-    def _send(self, command: Command) -> None:
-        with self._lock:
-            self._check_alive()
-            self._commands.put(command)
-
-    def _die(self, error: Exception) -> None:
-        """Everyone who waits hears of it; commands that came too late are answered the same way."""
-        with self._lock:
-            self._death = error
-        while not self._commands.empty():
-            command = self._commands.get_nowait()
-            if command is not None:
-                command()
-        for stream in self._streams.values():
-            stream.put(error)
-        self._streams.clear()
-
-    def _check_alive(self) -> None:
-        if self._death is not None:
-            raise EngineDeadError(str(self._death)) from self._death
+async def _off_the_loop(is_long: bool, make: Callable[[], Result]) -> Result:
+    """Long work goes to a thread, so that other streams go on meanwhile."""
+    return await asyncio.to_thread(make) if is_long else make()

@@ -136,9 +136,10 @@ def _plain_message(message: object, index: int) -> dict[str, Any]:
             f"Message {index} must be a dict with a 'role', and a 'content' in most cases, got {message!r:.200}.",
             field="messages",
         )
-    plain: dict[str, Any] = _plain(
-        {name: value for name, value in message.items() if value is not None}, f"messages[{index}]"
-    )
+    # A message of tool calls keeps its empty content: templates tell it by that.
+    calls = bool(message.get("tool_calls"))
+    given = {name: value for name, value in message.items() if value is not None or (calls and name == "content")}
+    plain: dict[str, Any] = _plain(given, f"messages[{index}]")
     # Templates read reasoning under one of several names; whichever was given, they find it.
     for name in _REASONING_NAMES:
         if name in plain:

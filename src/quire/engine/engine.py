@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
+from quire.core.embedding import EmbeddingRequest
 from quire.core.request import Request
 from quire.core.sequence import FinishReason
+from quire.core.stats import StepTokens
 from quire.core.step import StepPlan, StepResult
 from quire.core.wire import Delta
 from quire.engine.beam_group import BeamGroup
 from quire.engine.sample_group import SampleGroup
 from quire.engine.sequence_group import SequenceGroup, SequenceIds
+from quire.engine.view import EngineView
 from quire.errors import EngineDeadError
 from quire.scheduler.scheduler import RowUpdate, Scheduler
 from quire.worker.executor import Executor
@@ -29,10 +33,14 @@ class Engine:
         self._sequence_ids = SequenceIds()
         self._death: str | None = None
         self.num_steps = 0
+        self.step_tokens = StepTokens()
+        self.view = EngineView(scheduler)
+        """For those who watch; see `EngineView.take`."""
 
-    def add_request(self, request: Request) -> None:
+    def add_request(self, request: Request | EmbeddingRequest) -> None:
         """Queue a request for the next step. Raises InvalidRequestError if it could never finish, even alone."""
         self._check_alive()
+        assert isinstance(request, Request), "InputProcessor lets no other request through"
         self.scheduler.check_fits(len(request.prompt_token_ids), request.max_num_tokens)
         self._inbox.append(request)
 
@@ -50,6 +58,10 @@ class Engine:
         if group is not None:
             group.abort(FinishReason.ABORT)
 
+    def has_request(self, request_id: str) -> bool:
+        """Whether some sample of a request that was started still runs."""
+        return request_id in self._groups
+
     @property
     def has_unfinished(self) -> bool:
         return bool(self._inbox or self._groups or self._in_flight)
@@ -57,12 +69,14 @@ class Engine:
     def step(self) -> list[Delta]:
         """Advance every running sequence by one step; returns what the clients should hear."""
         self._check_alive()
+        start_time = time.monotonic()
         self._receive()
         self._plan()
         if not self._in_flight:
             return []
         plan, result = self._execute()
         updates = self._commit(plan, result)
+        self.view.note_step(plan, start_time, time.monotonic())
         return self._reply(updates)
 
     def reset_prefix_cache(self) -> bool:
@@ -101,8 +115,10 @@ class Engine:
             result = self._executor.collect()
         except Exception as error:
             raise self._died(error) from error
+        plan = self._in_flight.popleft()
         self.num_steps += 1
-        return self._in_flight.popleft(), result
+        self.step_tokens.add(plan.num_tokens)
+        return plan, result
 
     def _commit(self, plan: StepPlan, result: StepResult) -> list[RowUpdate]:
         return self.scheduler.commit(plan, result)

@@ -1,40 +1,35 @@
-"""The caller's side of one engine: hands it requests, turns its deltas into outputs. In process for now."""
+"""The caller's side of an engine in the same thread: hands it requests, turns its deltas into outputs."""
 
 from __future__ import annotations
 
-from quire.core.outputs import BeamSearchOutput, BeamSearchSequence, RequestOutput
+from quire.core.embedding import EmbeddingRequest, PoolingRequestOutput
+from quire.core.outputs import RequestOutput
 from quire.core.request import Request
-from quire.core.wire import BeamDelta, SampleDelta
+from quire.engine.encode_engine import EncodeEngine
 from quire.engine.engine import Engine
-from quire.engine.output_processor import RequestState
+from quire.engine.requests_in_progress import Output, RequestsInProgress
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import InvalidRequestError, QuireError
 
-Output = RequestOutput | tuple[str, BeamSearchOutput]
+__all__ = ["EngineClient", "Output"]
 
 
 class EngineClient:
     """Not thread-safe: one thread calls everything."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+    def __init__(self, engine: Engine | EncodeEngine, tokenizer: Tokenizer) -> None:
         self.engine = engine
-        self._tokenizer = tokenizer
-        self._states: dict[str, RequestState] = {}
+        self._requests = RequestsInProgress(tokenizer)
 
-    def add_request(self, request: Request) -> None:
+    def add_request(self, request: Request | EmbeddingRequest) -> None:
         """Raises InvalidRequestError if the id is in use or the request can never fit; nothing is kept then."""
-        if request.request_id in self._states:
-            raise InvalidRequestError(
-                f"Request id {request.request_id!r} is already running; give each request its own.", field="request_id"
-            )
+        self._requests.check_new(request.request_id)
         self.engine.add_request(request)
-        self._states[request.request_id] = RequestState(request, self._tokenizer)
+        self._requests.add(request)
 
-    def abort(self, request_id: str) -> RequestOutput | None:
+    def abort(self, request_id: str) -> RequestOutput | PoolingRequestOutput | None:
         """Drop a request; returns what it had, its samples finished with abort. Unknown ids are ignored."""
         self.engine.abort(request_id)
-        state = self._states.pop(request_id, None)
-        return None if state is None else state.abort()
+        return self._requests.abort(request_id)
 
     @property
     def has_unfinished(self) -> bool:
@@ -42,42 +37,7 @@ class EngineClient:
 
     def step(self) -> list[Output]:
         """One engine step; the outputs that changed, in order."""
-        changed: dict[str, set[int]] = {}
-        outputs: list[Output] = []
-        for delta in self.engine.step():
-            state = self._states.get(delta.request_id)
-            if state is None:
-                continue
-            if isinstance(delta, BeamDelta):
-                outputs.append((delta.request_id, self._beam_output(delta, state.request)))
-                continue
-            self._append(state, delta)
-            changed.setdefault(delta.request_id, set()).add(delta.index)
-        for request_id, indices in changed.items():
-            output = self._states[request_id].output(indices)
-            if output is not None:
-                outputs.append(output)
-            if self._states[request_id].finished:
-                del self._states[request_id]
-        return outputs
-
-    def _append(self, state: RequestState, delta: SampleDelta) -> None:
-        stop = state.append(delta)
-        if stop is not None and delta.finish_reason is None:
-            self.engine.finish_sample(delta.request_id, delta.index, stop)
-
-    def _beam_output(self, delta: BeamDelta, request: Request) -> BeamSearchOutput:
-        del self._states[delta.request_id]
-        if delta.error is not None:
-            raise QuireError(f"Beam search of request {delta.request_id} failed: {delta.error}")
-        return BeamSearchOutput(
-            [
-                BeamSearchSequence(
-                    tokens=request.prompt_token_ids + output,
-                    cum_logprob=logprob,
-                    text=self._tokenizer.decode(output),
-                    finish_reason=reason.value,
-                )
-                for output, logprob, reason in delta.hypotheses
-            ]
-        )
+        digest = self._requests.digest(self.engine.step())
+        for request_id, index, stop in digest.stops:
+            self.engine.finish_sample(request_id, index, stop)
+        return digest.outputs

@@ -12,8 +12,11 @@ from typing import Any
 import msgspec
 
 from quire.checkpoint.model_config import ModelConfig
+from quire.config import Task
+from quire.core.embedding import WHOLE_CONTEXT, EmbeddingRequest, PoolingParams
 from quire.core.request import Request
 from quire.core.sampling_params import BeamSearchParams, SamplingParams
+from quire.engine.grammar_check import GrammarCheck
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
 
@@ -21,15 +24,30 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a dict with `prompt` (text) or `prompt_token_ids` (and, for the record, its `prompt`)."""
 
 
+WHAT_TASKS_DO: dict[Task, str] = {"generate": "generates text", "embed": "makes embeddings"}
+WHERE_TO_ASK: dict[Task, str] = {
+    "generate": "ask it for completions (/v1/completions, /v1/chat/completions)",
+    "embed": "ask it for embeddings (/v1/embeddings, /v1/score, /v1/rerank)",
+}
+
+
 class InputProcessor:
     """Owns the rules a prompt must keep; every breach is an InvalidRequestError with the numbers and the remedy."""
 
-    def __init__(self, tokenizer: Tokenizer, model: ModelConfig, max_model_len: int, seed: int | None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, model: ModelConfig, max_model_len: int, seed: int | None, id_prefix: str = ""
+    ) -> None:
+        """`id_prefix` keeps the ids of several processors apart, one in each process that feeds an engine."""
         self._tokenizer = tokenizer
         self._model = model
         self._max_model_len = max_model_len
         self._seed = seed
-        self._request_numbers = itertools.count()
+        self._grammar_check = GrammarCheck(tokenizer, model.vocab_size)
+        self._request_ids = (f"{id_prefix}{number}" for number in itertools.count())
+
+    def close(self) -> None:
+        """End what was started to check requests; a later request starts it again."""
+        self._grammar_check.close()
 
     def process(
         self,
@@ -39,25 +57,85 @@ class InputProcessor:
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
+        tenant: str = "",
         beam_search: BeamSearchParams | None = None,
     ) -> Request:
-        number = next(self._request_numbers)
+        self.check_task("generate")
+        own_id = next(self._request_ids)
         text, token_ids = self._tokenize(prompt)
         self._check_length(token_ids, params)
         params.check_vocabulary(self._model.vocab_size)
         return Request(
-            request_id=request_id if request_id is not None else str(number),
+            request_id=request_id if request_id is not None else own_id,
             prompt=text,
             prompt_token_ids=token_ids,
-            sampling_params=self._with_bad_words(params),
+            sampling_params=self._with_grammar(self._with_bad_words(params)),
             beam_search=beam_search,
             eos_token_ids=list(self._tokenizer.eos_token_ids),
             max_num_tokens=self._max_num_tokens(token_ids, params, beam_search),
-            seed=self._resolve_seed(params, number),
+            seed=self._resolve_seed(params, own_id),
             priority=priority,
             arrival_time=time.monotonic(),
             cache_salt=cache_salt,
+            tenant=tenant,
         )
+
+    def process_embedding(
+        self,
+        prompt: Prompt,
+        params: PoolingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> EmbeddingRequest:
+        self.check_task("embed")
+        if params.dimensions is not None and params.dimensions > self._model.hidden_size:
+            raise InvalidRequestError(
+                f"dimensions is {params.dimensions}, but the model's vectors have {self._model.hidden_size};"
+                " lower it or leave it out.",
+                field="dimensions",
+                value=params.dimensions,
+            )
+        text, token_ids = self._tokenize(prompt)
+        token_ids = self._truncate(token_ids, params.truncate_prompt_tokens)
+        self._check_text_length(token_ids)
+        return EmbeddingRequest(
+            request_id=request_id if request_id is not None else next(self._request_ids),
+            prompt=text,
+            prompt_token_ids=token_ids,
+            pooling_params=params,
+            priority=priority,
+            arrival_time=time.monotonic(),
+            tenant=tenant,
+        )
+
+    def check_task(self, wanted: Task) -> None:
+        """Raises InvalidRequestError if the model does something else."""
+        task: Task = "embed" if self._model.is_encoder else "generate"
+        if task != wanted:
+            raise InvalidRequestError(
+                f"The model ({self._model.architecture}) {WHAT_TASKS_DO[task]} and nothing else:"
+                f" {WHERE_TO_ASK[task]}, or take a model that {WHAT_TASKS_DO[wanted]}.",
+                field="model",
+            )
+
+    def _truncate(self, token_ids: list[int], limit: int | None) -> list[int]:
+        if limit is None:
+            return token_ids
+        return self._tokenizer.truncate(token_ids, self._max_model_len if limit == WHOLE_CONTEXT else limit)
+
+    def _check_text_length(self, token_ids: list[int]) -> None:
+        num_tokens = len(token_ids)
+        if num_tokens == 0:
+            raise InvalidRequestError("The text has no tokens; give at least one.", field="prompt")
+        if num_tokens > self._max_model_len:
+            raise InvalidRequestError(
+                f"The text has {num_tokens} tokens, but the model takes at most {self._max_model_len}; shorten it, or"
+                " set truncate_prompt_tokens to -1 to have it cut there.",
+                field="prompt",
+                value=num_tokens,
+            )
 
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """Text and token ids of any prompt form."""
@@ -65,27 +143,28 @@ class InputProcessor:
             return prompt, self._tokenizer.encode(prompt)
         if isinstance(prompt, Mapping):
             if "prompt_token_ids" in prompt:
-                return prompt.get("prompt"), self._check_token_ids(prompt["prompt_token_ids"])
+                return prompt.get("prompt"), self.check_token_ids(prompt["prompt_token_ids"])
             if isinstance(prompt.get("prompt"), str):
                 return prompt["prompt"], self._tokenizer.encode(prompt["prompt"])
             raise InvalidRequestError(
                 f"A prompt dict needs 'prompt' (text) or 'prompt_token_ids', got the keys {sorted(map(str, prompt))}.",
                 field="prompt",
             )
-        return None, self._check_token_ids(prompt)
+        return None, self.check_token_ids(prompt)
 
-    def _check_token_ids(self, token_ids: object) -> list[int]:
+    def check_token_ids(self, token_ids: object, field: str = "prompt") -> list[int]:
+        """A list of ids of the model's vocabulary. Raises InvalidRequestError for anything else."""
         if not isinstance(token_ids, Sequence) or isinstance(token_ids, str | bytes):
             raise InvalidRequestError(
-                f"A prompt is a string, a list of token ids or a dict, got {type(token_ids).__name__}.", field="prompt"
+                f"A prompt is a string, a list of token ids or a dict, got {type(token_ids).__name__}.", field=field
             )
         for position, token_id in enumerate(token_ids):
             valid = isinstance(token_id, int) and not isinstance(token_id, bool)
             if not valid or not 0 <= token_id < self._model.vocab_size:
                 raise InvalidRequestError(
-                    f"Token id {token_id!r} at position {position} of the prompt is not a whole number from 0 to"
+                    f"Token id {token_id!r} at position {position} of {field} is not a whole number from 0 to"
                     f" {self._model.vocab_size - 1}, the model's vocabulary.",
-                    field="prompt_token_ids",
+                    field=field,
                     value=token_id,
                 )
         return list(token_ids)
@@ -131,11 +210,18 @@ class InputProcessor:
                     spellings.append(ids)
         return msgspec.structs.replace(params, bad_words_token_ids=tuple(spellings))
 
-    def _resolve_seed(self, params: SamplingParams, number: int) -> int:
+    def _with_grammar(self, params: SamplingParams) -> SamplingParams:
+        """Structured output as the worker compiles it, after it was tried where it can do no harm."""
+        if params.structured_outputs is None:
+            return params
+        wanted = self._grammar_check.resolve(params.structured_outputs)
+        return msgspec.structs.replace(params, structured_outputs=wanted)
+
+    def _resolve_seed(self, params: SamplingParams, own_id: str) -> int:
         """The request's own seed, or one derived from the engine's, or a fresh one."""
         if params.seed is not None:
             return params.seed % 2**64
         if self._seed is None:
             return secrets.randbits(64)
-        digest = hashlib.sha256(f"{self._seed}/{number}".encode()).digest()
+        digest = hashlib.sha256(f"{self._seed}/{own_id}".encode()).digest()
         return int.from_bytes(digest[:8], "little")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from quire.cache.kv_cache_manager import KVCacheManager
-from quire.checkpoint.checkpoint import open_checkpoint
-from quire.config import EngineConfig, WorkerConfig
+from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from quire.config import EngineConfig, Task, WorkerConfig
+from quire.core.engine_info import EngineInfo
+from quire.engine.encode_engine import EncodeEngine
 from quire.engine.engine import Engine
 from quire.engine.engine_client import EngineClient
 from quire.engine.input_processor import InputProcessor
@@ -15,8 +18,9 @@ from quire.engine.tokenizer import Tokenizer
 from quire.plan.machine import read_machine
 from quire.plan.resolve import resolve
 from quire.plan.resolved_config import ResolvedConfig
+from quire.scheduler.encode_scheduler import EncodeScheduler
 from quire.scheduler.scheduler import Scheduler
-from quire.worker.executor import make_executor
+from quire.worker.executor import make_encode_executor, make_executor
 
 logger = logging.getLogger("quire")
 
@@ -30,28 +34,54 @@ class LaunchedEngine:
     inputs: InputProcessor
     client: EngineClient
 
+    @property
+    def info(self) -> EngineInfo:
+        return engine_info(self.config)
+
     def shutdown(self) -> None:
+        self.inputs.close()
         self.client.engine.shutdown()
 
 
-def launch(config: EngineConfig, executor_name: str = "uniproc") -> LaunchedEngine:
-    """Raises ModelNotFoundError, CheckpointError, UnsupportedModelError or OutOfMemoryError before anything is kept."""
+def launch(
+    config: EngineConfig, executor_name: str = "uniproc", on_files_ready: Callable[[], None] = lambda: None
+) -> LaunchedEngine:
+    """Calls `on_files_ready` once the model's files are on this machine and can be read.
+
+    Raises ModelNotFoundError, CheckpointError, UnsupportedModelError or OutOfMemoryError before anything is kept.
+    """
     _log_to_stderr_unless_configured()
     checkpoint = open_checkpoint(config.model)
+    on_files_ready()
     tokenizer = Tokenizer(checkpoint.tokenizer)
     resolved = resolve(config, checkpoint.config, read_machine())
     for reason in resolved.reasons:
         logger.info("%s", reason)
     logger.info("%s", resolved.kv_cache_line)
-    executor = make_executor(executor_name, _worker_config(config, resolved))
-    executor.allocate_kv_cache(resolved.kv_cache)
-    scheduler = Scheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
-    engine = Engine(scheduler, executor, resolved.scheduler.num_steps_in_flight)
+    engine = ENGINES[resolved.task](executor_name, _worker_config(config, resolved), resolved, checkpoint)
     return LaunchedEngine(
         tokenizer=tokenizer,
         config=resolved,
         inputs=InputProcessor(tokenizer, checkpoint.config, resolved.max_model_len, config.seed),
         client=EngineClient(engine, tokenizer),
+    )
+
+
+def engine_info(resolved: ResolvedConfig) -> EngineInfo:
+    return EngineInfo(
+        model=resolved.model,
+        task=resolved.task,
+        dtype=resolved.dtype,
+        backend=resolved.backend,
+        num_threads=resolved.num_threads,
+        max_model_len=resolved.max_model_len,
+        block_size=resolved.block_size,
+        num_blocks=resolved.num_blocks,
+        max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
+        max_num_seqs=resolved.scheduler.max_num_seqs,
+        scheduling_policy=resolved.scheduler.policy,
+        enable_prefix_caching=resolved.scheduler.enable_prefix_caching,
+        max_concurrency=resolved.max_concurrency,
     )
 
 
@@ -62,6 +92,30 @@ def _log_to_stderr_unless_configured() -> None:
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+
+
+def _generating_engine(
+    executor_name: str, worker: WorkerConfig, resolved: ResolvedConfig, checkpoint: Checkpoint
+) -> Engine:
+    executor = make_executor(executor_name, worker)
+    executor.allocate_kv_cache(resolved.kv_cache)
+    scheduler = Scheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
+    return Engine(scheduler, executor, resolved.scheduler.num_steps_in_flight)
+
+
+def _embedding_engine(
+    executor_name: str, worker: WorkerConfig, resolved: ResolvedConfig, checkpoint: Checkpoint
+) -> EncodeEngine:
+    executor = make_encode_executor(executor_name, worker)
+    scheduler = EncodeScheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
+    return EncodeEngine(scheduler, executor, resolved.scheduler.num_steps_in_flight)
+
+
+ENGINES: dict[Task, Callable[[str, WorkerConfig, ResolvedConfig, Checkpoint], Engine | EncodeEngine]] = {
+    "generate": _generating_engine,
+    "embed": _embedding_engine,
+}
+"""By the task of the resolved configuration."""
 
 
 def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConfig:

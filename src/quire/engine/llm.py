@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
 from quire.config import EngineConfig
+from quire.core.embedding import (
+    EmbeddingRequest,
+    EmbeddingRequestOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    PoolingTask,
+    ScoringRequestOutput,
+)
+from quire.core.engine_info import EngineInfo
 from quire.core.outputs import BeamSearchOutput, RequestOutput
 from quire.core.request import Request
 from quire.core.sampling_params import BeamSearchParams, OutputKind, SamplingParams
 from quire.engine.chat_template import render_chat
+from quire.engine.embedding_outputs import check_pairs, embedding_output, score_outputs
 from quire.engine.engine_client import Output
 from quire.engine.input_processor import Prompt
 from quire.engine.launch import launch
@@ -22,6 +32,9 @@ from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
 
 Messages = Sequence[Mapping[str, Any]]
+AnyRequest = Request | EmbeddingRequest
+Finished = TypeVar("Finished", RequestOutput, PoolingRequestOutput)
+Params = TypeVar("Params", SamplingParams, PoolingParams)
 
 
 class LLM:
@@ -50,13 +63,13 @@ class LLM:
         before any runs: a bad one raises InvalidRequestError and nothing is started.
         """
         prompt_list = _as_list(prompts)
-        params_list = _for_each(sampling_params, SamplingParams(), len(prompt_list))
+        params_list = _for_each(sampling_params, SamplingParams(), len(prompt_list), "sampling_params")
         priorities = [0] * len(prompt_list) if priority is None else list(priority)
         requests = [
             self._engine.inputs.process(prompt, _final_only(params), priority=prompt_priority, cache_salt=cache_salt)
             for prompt, params, prompt_priority in zip(prompt_list, params_list, priorities, strict=True)
         ]
-        return self._run(requests, use_tqdm)
+        return self._run(requests, RequestOutput, use_tqdm)
 
     def chat(
         self,
@@ -75,6 +88,7 @@ class LLM:
 
         Raises ChatTemplateError if the template fails or the model has none.
         """
+        self._engine.inputs.check_task("generate")
         conversations = _as_conversations(messages)
         tokenizer = self.get_tokenizer()
         prompts: list[Prompt] = []
@@ -106,6 +120,60 @@ class LLM:
                     found[output[0]] = output[1]
         return [found[request.request_id] for request in requests]
 
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        pooling_task: PoolingTask | None = None,
+    ) -> list[PoolingRequestOutput]:
+        """The vectors of one text or many, in their order; an output with `error` set has none.
+
+        All texts are checked before any is computed: a bad one raises InvalidRequestError.
+        """
+        prompt_list = _as_list(prompts)
+        params_list = _for_each(pooling_params, PoolingParams(), len(prompt_list), "pooling_params")
+        if pooling_task is not None:
+            params_list = [msgspec.structs.replace(params, task=pooling_task) for params in params_list]
+        requests = [
+            self._engine.inputs.process_embedding(prompt, params)
+            for prompt, params in zip(prompt_list, params_list, strict=True)
+        ]
+        return self._run(requests, PoolingRequestOutput, use_tqdm)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """One embedding a text. Raises QuireError if a text has none (values that are not finite)."""
+        outputs = self.encode(prompts, pooling_params, use_tqdm=use_tqdm, pooling_task="embed")
+        return [embedding_output(output) for output in outputs]
+
+    def score(
+        self,
+        a: Prompt | Sequence[Prompt],
+        b: Prompt | Sequence[Prompt],
+        /,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        truncate_prompt_tokens: int | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """How alike texts are, as the cosine of their embeddings: one against one or many, or pair by pair."""
+        first, second = _as_list(a), _as_list(b)
+        check_pairs(len(first), len(second))
+        params = PoolingParams(normalize=True, truncate_prompt_tokens=truncate_prompt_tokens)
+        outputs = self.encode([*first, *second], params, use_tqdm=use_tqdm)
+        return score_outputs(outputs[: len(first)], outputs[len(first) :])
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine loaded and what it holds."""
+        return self._engine.info
+
     def get_tokenizer(self) -> Tokenizer:
         return self._engine.tokenizer
 
@@ -125,16 +193,19 @@ class LLM:
     ) -> None:
         self.shutdown()
 
-    def _run(self, requests: list[Request], use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
-        finished: dict[str, RequestOutput] = {}
+    def _run(
+        self, requests: Sequence[AnyRequest], kind: type[Finished], use_tqdm: bool | Callable[..., Any]
+    ) -> list[Finished]:
+        """The last output of each request, all of one kind."""
+        finished: dict[str, Finished] = {}
         with closing(self._outputs(requests)) as outputs, closing(Progress(len(requests), use_tqdm)) as progress:
             for output in outputs:
-                if isinstance(output, RequestOutput) and output.finished:
+                if isinstance(output, kind) and output.finished:
                     finished[output.request_id] = output
                     progress.finished(output)
         return [finished[request.request_id] for request in requests]
 
-    def _outputs(self, requests: list[Request]) -> Generator[Output, None, None]:
+    def _outputs(self, requests: Sequence[AnyRequest]) -> Generator[Output, None, None]:
         """Everything the requests produce. However it ends (an error, Ctrl-C, a caller who leaves), nothing stays."""
         client = self._engine.client
         try:
@@ -162,15 +233,14 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(cast(Sequence[Prompt], prompts))
 
 
-def _for_each(
-    params: SamplingParams | Sequence[SamplingParams] | None, default: SamplingParams, num_prompts: int
-) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or default] * num_prompts
+def _for_each(params: Params | Sequence[Params] | None, default: Params, num_prompts: int, field: str) -> list[Params]:
+    if params is None:
+        return [default] * num_prompts
+    if not isinstance(params, Sequence):
+        return [params] * num_prompts
     if len(params) != num_prompts:
         raise InvalidRequestError(
-            f"There are {len(params)} sampling_params for {num_prompts} prompts; give one, or one each.",
-            field="sampling_params",
+            f"There are {len(params)} {field} for {num_prompts} prompts; give one, or one each.", field=field
         )
     return list(params)
 

@@ -25,6 +25,7 @@ class SampleState:
         self._detokenizer = (
             IncrementalDetokenizer(tokenizer, request.prompt_token_ids, params) if params.detokenize else None
         )
+        self.last_token_time: float | None = None
         self._num_tokens_sent = 0
         if params.logprobs is not None:
             self.output.logprobs = []
@@ -130,15 +131,23 @@ class RequestState:
     def _note_times(self, delta: SampleDelta) -> None:
         now = time.monotonic()
         metrics = self._metrics
-        if metrics.first_token_time is None:
-            metrics.first_token_time = now
+        if metrics.first_scheduled_time is None:
             metrics.first_scheduled_time = delta.first_scheduled_time
+        if delta.token_ids:
+            self._note_tokens(self._samples[delta.index], now)
         if delta.index == 0:
             self._num_cached_tokens = delta.num_cached_tokens
-        metrics.last_token_time = now
         metrics.num_preemptions = max(metrics.num_preemptions, delta.num_preemptions)
         if delta.finish_reason is not None:
             metrics.finished_time = now
+
+    def _note_tokens(self, sample: SampleState, now: float) -> None:
+        metrics = self._metrics
+        if metrics.first_token_time is None:
+            metrics.first_token_time = now
+        if sample.last_token_time is not None:
+            metrics.token_gaps.append(now - sample.last_token_time)
+        metrics.last_token_time = sample.last_token_time = now
 
 
 def shape_logprobs(tokenizer: Tokenizer, at_position: TokenLogprobs) -> LogprobsAtPosition:

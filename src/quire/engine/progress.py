@@ -8,6 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from quire.core.embedding import PoolingRequestOutput
 from quire.core.outputs import RequestOutput
 
 
@@ -27,9 +28,10 @@ class Progress:
         self._num_input_tokens = 0
         self._num_output_tokens = 0
 
-    def finished(self, output: RequestOutput) -> None:
+    def finished(self, output: RequestOutput | PoolingRequestOutput) -> None:
         self._num_input_tokens += len(output.prompt_token_ids)
-        self._num_output_tokens += sum(len(sample.token_ids) for sample in output.outputs)
+        if isinstance(output, RequestOutput):
+            self._num_output_tokens += sum(len(sample.token_ids) for sample in output.outputs)
         elapsed = time.perf_counter() - self._start
         self._bar.postfix = (
             f"est. speed input: {self._num_input_tokens / elapsed:.1f} toks/s,"

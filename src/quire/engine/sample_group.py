@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from quire.core.request import Request
 from quire.core.sequence import FinishReason, Sequence
 from quire.core.step import TokenLogprobs
@@ -25,7 +23,6 @@ class SampleGroup:
         self._num_unfinished = request.sampling_params.n
         self._forked = request.sampling_params.n == 1
         self._prompt_logprobs: list[TokenLogprobs] = []
-        self._first_scheduled_time: float | None = None
 
     def start(self) -> None:
         first = make_sequence(self._request, self._ids.take(), keep_blocks=not self._forked)
@@ -37,8 +34,6 @@ class SampleGroup:
         return self._num_unfinished == 0
 
     def advance(self, update: RowUpdate) -> list[Delta]:
-        if self._first_scheduled_time is None:
-            self._first_scheduled_time = time.monotonic()
         self._collect_prompt_logprobs(update)
         sequence = update.sequence
         if not update.new_token_ids and not sequence.finished:
@@ -109,7 +104,7 @@ class SampleGroup:
             error=sequence.error,
             num_cached_tokens=sequence.num_cached_tokens,
             num_preemptions=sequence.num_preemptions,
-            first_scheduled_time=self._first_scheduled_time,
+            first_scheduled_time=self._sequences[0].first_scheduled_time,
         )
         if sequence.index == 0 and self._request.sampling_params.prompt_logprobs is not None:
             delta.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs or None, []

@@ -54,7 +54,9 @@ def make_sequence(
 ) -> Sequence:
     """A sequence of this request: over its prompt unless `token_ids` says otherwise."""
     params = request.sampling_params
-    eos = () if params.ignore_eos else request.eos_token_ids
+    # The end of text is part of a grammar, and its only end.
+    ignores_eos = params.ignore_eos and params.structured_outputs is None
+    eos = () if ignores_eos else request.eos_token_ids
     return Sequence(
         seq_id=seq_id,
         request_id=request.request_id,
@@ -68,5 +70,6 @@ def make_sequence(
         priority=request.priority,
         arrival_time=request.arrival_time,
         cache_salt=request.cache_salt,
+        tenant=request.tenant,
         keep_blocks=keep_blocks,
     )

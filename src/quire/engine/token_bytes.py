@@ -1,11 +1,12 @@
 """What bytes each token stands for, so that text can be decoded token by token.
 
-A tokenizer.json says how tokens become text as a chain of decoders over all tokens at once. For the two kinds of
+A tokenizer.json says how tokens become text as a chain of decoders over all tokens at once. For the kinds of
 vocabulary language models use, that chain is the concatenation of fixed bytes, one string of bytes a token:
 
 - byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM): every character of a token stands for one byte;
 - SentencePiece (Llama 2, Mistral, Gemma): a token is text with a mark for each space, or one byte written <0xE2>.
-  Some chains also drop one space at the very start of the text.
+  Some chains also drop one space at the very start of the text;
+- WordPiece (BERT): a token is a word, with a space before it, or the rest of one, marked ##.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 from quire.errors import UnsupportedModelError
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_NO_SPACE_BEFORE = re.compile(r"[.?!,]|n't|'(m|s|ve|re)")
+"""Tokens that WordPiece's `cleanup` attaches to the word before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,9 @@ def read_token_decoder(decoder_json: str | None) -> TokenDecoder:
     steps: list[Mapping[str, Any]] = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     if [step["type"] for step in steps] == ["ByteLevel"]:
         return TokenDecoder(_byte_level_to_bytes, strips_leading_space=False)
+    match steps:
+        case [{"type": "WordPiece", "prefix": str(prefix), "cleanup": bool(cleanup)}]:
+            return TokenDecoder(_word_piece_to_bytes(prefix, cleanup), strips_leading_space=True)
     replacements: list[tuple[str, str]] = []
     byte_fallback = strips_leading_space = False
     for step in steps:
@@ -57,8 +63,8 @@ def read_token_decoder(decoder_json: str | None) -> TokenDecoder:
                 strips_leading_space = True
             case _:
                 raise UnsupportedModelError(
-                    f"The tokenizer's decoder has the step {json.dumps(step)[:200]}; supported are ByteLevel, and"
-                    " chains of Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space."
+                    f"The tokenizer's decoder has the step {json.dumps(step)[:200]}; supported are ByteLevel, WordPiece"
+                    " and chains of Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space."
                 )
 
     def to_bytes(token: str, is_added: bool) -> bytes:
@@ -70,6 +76,16 @@ def read_token_decoder(decoder_json: str | None) -> TokenDecoder:
         return token.encode()
 
     return TokenDecoder(to_bytes, strips_leading_space)
+
+
+def _word_piece_to_bytes(prefix: str, cleanup: bool) -> Callable[[str, bool], bytes]:
+    def to_bytes(token: str, is_added: bool) -> bytes:
+        if prefix and token.startswith(prefix):
+            return token.removeprefix(prefix).encode()
+        attached = cleanup and _NO_SPACE_BEFORE.fullmatch(token)
+        return token.encode() if attached else f" {token}".encode()
+
+    return to_bytes
 
 
 def _byte_level_alphabet() -> dict[str, int]:

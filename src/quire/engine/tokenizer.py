@@ -85,6 +85,13 @@ class Tokenizer:
             self._refuse_surplus(ids)
         return ids
 
+    def truncate(self, ids: list[int], max_tokens: int) -> list[int]:
+        """The beginning of a text; a special token that ended the whole (BERT's [SEP]) ends the part too."""
+        if len(ids) <= max_tokens:
+            return ids
+        end = ids[-1:] if ids[-1] in self.special_token_ids and max_tokens > 1 else []
+        return ids[: max_tokens - len(end)] + end
+
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids. Bytes that are no UTF-8 become U+FFFD, ids that are no token become nothing."""
         skipped = self.special_token_ids if skip_special_tokens else frozenset()

@@ -97,6 +97,10 @@ class WeightLoader:
                 )
         self._left.discard(self._stored_name(name))
 
+    def pass_over(self, name: str) -> None:
+        """Accept a tensor that the model is known to do without."""
+        self._left.discard(self._stored_name(name))
+
     def finish(self) -> None:
         """Raises CheckpointError if tensors are left that the model has no place for: the config is not theirs."""
         if self._left:

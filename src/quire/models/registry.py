@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -14,7 +14,7 @@ from quire.attention.forward_batch import ForwardBatch
 from quire.checkpoint.checkpoint import Checkpoint
 from quire.checkpoint.model_config import ModelConfig
 from quire.kernels.ops import Ops
-from quire.models import gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
+from quire.models import bert, gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
 from quire.models.loader import WeightLoader
 from quire.models.parts import ModelParts
 
@@ -30,19 +30,30 @@ class Model(Protocol):
         """[L, D] -> float32 [L, V]."""
 
 
+class Encoder(Protocol):
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """Hidden states [T, D] of whole texts."""
+
+
+Kind = TypeVar("Kind", Model, Encoder)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFamily:
+class ModelFamily(Generic[Kind]):
     """`prefix`: what names lack in checkpoints of the model without its output projection.
     `transposed`: linear weights are stored inputs first. `norm_offset` is added to norm weights.
     """
 
-    build: Callable[[ModelParts], Model]
+    build: Callable[[ModelParts], Kind]
     prefix: str = "model."
     transposed: bool = False
     norm_offset: float = 0.0
 
 
-FAMILIES = {
+FAMILIES: dict[str, ModelFamily[Model]] = {
     "llama": ModelFamily(build=llama.build),
     "mistral": ModelFamily(build=mistral.build),
     "qwen2": ModelFamily(build=qwen2.build),
@@ -53,10 +64,24 @@ FAMILIES = {
 }
 """By ModelConfig.family."""
 
+ENCODERS: dict[str, ModelFamily[Encoder]] = {
+    "bert": ModelFamily(build=bert.build, prefix="bert."),
+}
+
 
 def load_model(checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops, attention: AttentionBackend) -> Model:
+    """A decoder. Raises CheckpointError where files and config do not fit together."""
+    return _load(FAMILIES[checkpoint.config.family], checkpoint, dtype, ops, attention)
+
+
+def load_encoder(checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops, attention: AttentionBackend) -> Encoder:
     """Raises CheckpointError where files and config do not fit together."""
-    family = FAMILIES[checkpoint.config.family]
+    return _load(ENCODERS[checkpoint.config.family], checkpoint, dtype, ops, attention)
+
+
+def _load(
+    family: ModelFamily[Kind], checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops, attention: AttentionBackend
+) -> Kind:
     with closing(checkpoint.open_weights()) as source:
         loader = WeightLoader(source, checkpoint.name, dtype, family.prefix)
         parts = ModelParts(

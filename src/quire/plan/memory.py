@@ -142,7 +142,12 @@ def longest_in_blocks(model: ModelConfig, demand: Demand, num_blocks: int) -> in
 
 
 def _largest_concurrency(model: ModelConfig, demand: Demand, budget: int) -> int:
-    """The most full-length sequences that fit. The rows of a step grow with them beyond max_num_seqs."""
+    """The most full-length sequences that fit; of an encoder, those of one step, since only that takes memory.
+
+    The rows of a step grow with them beyond max_num_seqs.
+    """
+    if model.is_encoder:
+        return demand.num_step_tokens // demand.max_model_len if _fits(model, demand, budget) else 0
 
     def fits(n: int) -> bool:
         return _fits(model, replace(demand, concurrency=n, max_num_seqs=max(n, demand.max_num_seqs)), budget)

@@ -16,18 +16,14 @@ def render_plan(name: str, model: ModelConfig, plan: MemoryPlan, dtype_reason: s
         *([f"  {dtype_reason}"] if dtype_reason else []),
         "",
         _row("weights", need.weights, ""),
-        _row(
-            "KV cache",
-            need.kv_cache,
-            f"{sequences} of {demand.max_model_len:,} tokens, {format_size(plan.kv_bytes_per_sequence)} each",
-        ),
-        _row("  a token", plan.kv_bytes_per_token, _windows(model)),
+        *_kv_rows(model, plan, sequences),
         _row("activations", need.activations, f"a step of {demand.num_step_tokens:,} tokens"),
         _row("runtime", need.runtime, "Python, torch, quire"),
         _row("total", need.total, f"{'fits in' if plan.fits else 'does not fit in'} {format_size(plan.budget)}"),
         "",
         f"  longest context with {sequences}: {_limit(plan.largest_context, model.max_position)}",
-        f"  most sequences of {demand.max_model_len:,} tokens: {plan.largest_concurrency or 'none'}",
+        f"  most sequences of {demand.max_model_len:,} tokens{' in a step' if model.is_encoder else ''}:"
+        f" {plan.largest_concurrency or 'none'}",
     ]
     if plan.remedy is not None:
         lines += ["", f"  To make it fit, {plan.remedy}."]
@@ -36,6 +32,16 @@ def render_plan(name: str, model: ModelConfig, plan: MemoryPlan, dtype_reason: s
 
 def _row(name: str, num_bytes: int, note: str) -> str:
     return f"  {name:<12}{format_size(num_bytes):>10}   {note}".rstrip()
+
+
+def _kv_rows(model: ModelConfig, plan: MemoryPlan, sequences: str) -> list[str]:
+    if model.is_encoder:
+        return [_row("KV cache", 0, "an encoder keeps none")]
+    each = f"{format_size(plan.kv_bytes_per_sequence)} each"
+    return [
+        _row("KV cache", plan.need.kv_cache, f"{sequences} of {plan.demand.max_model_len:,} tokens, {each}"),
+        _row("  a token", plan.kv_bytes_per_token, _windows(model)),
+    ]
 
 
 def _windows(model: ModelConfig) -> str:

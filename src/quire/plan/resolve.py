@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.checkpoint.model_config import ModelConfig
-from quire.config import EngineConfig, SchedulerConfig
+from quire.config import EngineConfig, SchedulerConfig, Task
 from quire.core.kv_layout import make_kv_cache_config
-from quire.errors import InvalidRequestError, OutOfMemoryError
+from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModelError
 from quire.plan.dtype import ResolvedDType, choose_dtype
 from quire.plan.machine import Machine
 from quire.plan.memory import (
@@ -48,6 +48,7 @@ class _Resolver:
         self.reasons: list[str] = []
 
     def resolve(self) -> ResolvedConfig:
+        task = self._task()
         dtype = self._dtype()
         demand = self._with_context(self._whole_context(dtype))
         kv_cache = make_kv_cache_config(
@@ -58,6 +59,7 @@ class _Resolver:
         )
         return ResolvedConfig(
             model=self.config.model,
+            task=task,
             dtype=dtype,
             max_model_len=demand.max_model_len,
             kv_cache=kv_cache,
@@ -68,6 +70,15 @@ class _Resolver:
             memory=plan_memory(self.model, demand, self.budget),
             reasons=tuple(self.reasons),
         )
+
+    def _task(self) -> Task:
+        possible: Task = "embed" if self.model.is_encoder else "generate"
+        if self.config.task not in ("auto", possible):
+            raise UnsupportedModelError(
+                f"task is {self.config.task}, but {self.config.model} is {self.model.architecture}, which can only"
+                f" {possible}; set task to {possible} or choose another model."
+            )
+        return possible
 
     def _dtype(self) -> ResolvedDType:
         dtype, reason = choose_dtype(self.config, self.model, self.machine, self._whole_context("float32"), self.budget)
@@ -92,13 +103,18 @@ class _Resolver:
         """The least that must fit: one sequence of the whole context."""
         return Demand(
             dtype=dtype,
-            max_model_len=self.config.max_model_len or self.model.max_position,
+            max_model_len=self.config.max_model_len or self.model.default_context,
             concurrency=1,
             max_num_seqs=self.config.max_num_seqs,
             block_size=self.config.block_size,
             max_num_batched_tokens=self.config.max_num_batched_tokens,
-            enable_chunked_prefill=self.config.enable_chunked_prefill,
+            enable_chunked_prefill=self._chunked_prefill,
         )
+
+    @property
+    def _chunked_prefill(self) -> bool:
+        """Tokens of an encoder see those after them: a text is computed whole."""
+        return self.config.enable_chunked_prefill and not self.model.is_encoder
 
     def _with_context(self, demand: Demand) -> Demand:
         """The demand with its context checked, where it was given, or else cut to what memory and num_blocks allow."""
@@ -110,7 +126,8 @@ class _Resolver:
                 field="max_model_len",
                 value=given,
             )
-        fitting = largest_context(self.model, demand, self.budget)
+        limit = given or self.model.default_context
+        fitting = min(limit, largest_context(self.model, demand, self.budget))
         least = given or min(SHORTEST_CONTEXT, limit)
         if fitting < least:
             raise self._out_of_memory(replace(demand, max_model_len=least))
@@ -139,7 +156,9 @@ class _Resolver:
         return longest
 
     def _num_blocks(self, demand: Demand) -> int:
-        """As given, or enough for a stated number of sequences, or what is left of the budget."""
+        """Only the null block for an encoder; as given, or enough for a stated number of sequences, or what is left of the budget."""
+        if self.model.is_encoder:
+            return 1
         need, size = memory_need(self.model, demand), block_bytes(self.model, demand)
         room = (self.budget - need.total + need.kv_cache) // size
         if self.config.num_blocks is not None:
@@ -171,7 +190,7 @@ class _Resolver:
             max_num_seqs=config.max_num_seqs,
             max_model_len=max_model_len,
             policy=config.scheduling_policy,
-            enable_chunked_prefill=config.enable_chunked_prefill,
+            enable_chunked_prefill=self._chunked_prefill,
             enable_prefix_caching=config.enable_prefix_caching,
             eviction_policy=config.eviction_policy,
             num_steps_in_flight=config.num_steps_in_flight,

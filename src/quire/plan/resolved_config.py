@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from quire.config import SchedulerConfig
+from quire.config import SchedulerConfig, Task
 from quire.core.kv_layout import KVCacheConfig, num_blocks_per_sequence
 from quire.plan.dtype import ResolvedDType
 from quire.plan.memory import MemoryPlan
@@ -18,6 +18,7 @@ class ResolvedConfig:
     """What the engine runs with. `reasons` has one line for each value that was chosen and not given."""
 
     model: str
+    task: Task
     dtype: ResolvedDType
     max_model_len: int
     kv_cache: KVCacheConfig
@@ -39,13 +40,17 @@ class ResolvedConfig:
 
     @property
     def max_concurrency(self) -> float:
-        """How many sequences of max_model_len tokens the KV cache holds."""
+        """How many sequences of max_model_len tokens the KV cache holds; in a step, where nothing is cached."""
+        if not self.kv_cache.groups:
+            return max(1.0, self.scheduler.max_num_batched_tokens / self.max_model_len)
         per_sequence = num_blocks_per_sequence(self.kv_cache.groups, self.block_size, self.max_model_len)
         return (self.num_blocks - 1) / per_sequence
 
     @property
     def kv_cache_line(self) -> str:
         """What every start prints."""
+        if not self.kv_cache.groups:
+            return f"No KV cache: {self.model} computes whole texts of up to {self.max_model_len:,} tokens."
         return (
             f"KV cache: {self.num_blocks:,} blocks × {self.block_size} tokens; maximum concurrency for"
             f" {self.max_model_len:,} tokens per request: {self.max_concurrency:.2f}×"

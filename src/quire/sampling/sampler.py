@@ -17,6 +17,7 @@ from torch import Tensor
 
 from quire.core.step import TokenLogprobs
 from quire.sampling.distribution import Float32Array, draw_each, draw_one, most_likely, token_weights
+from quire.sampling.grammar import RowError
 from quire.sampling.logprobs import log_softmax, token_logprobs
 from quire.sampling.sampling_row import SamplingRow
 from quire.sampling.truncation import kept_tokens
@@ -31,8 +32,8 @@ _NOT_FINITE = (
     " use a wider dtype or check the weights."
 )
 _NOTHING_LEFT = (
-    "No token can be sampled at position {position}: allowed_token_ids, bad_words, min_tokens, logit_bias and the"
-    " penalties leave none with a finite logit; relax them."
+    "No token can be sampled at position {position}: allowed_token_ids, bad_words, min_tokens, structured_outputs,"
+    " logit_bias and the penalties leave none with a finite logit; relax them."
 )
 
 
@@ -89,8 +90,12 @@ class _Choices:
             if not row.processors or i in self._errors:
                 continue
             own = self._logits[i].copy()
-            for processor in row.processors:
-                processor.apply(own)
+            try:
+                for processor in row.processors:
+                    processor.apply(own)
+            except RowError as error:
+                self._errors[i] = str(error)
+                continue
             best = int(own.argmax())
             self._processed[i], self._token_ids[i], self._largest[i] = own, best, own[best]
             if not np.isfinite(own[best]):

@@ -8,6 +8,7 @@ from typing import Protocol
 from quire.core.sampling_params import SamplingParams
 from quire.sampling.constraints import AllowedTokens, BadWords, LogitBias, MinTokens
 from quire.sampling.distribution import Float32Array
+from quire.sampling.grammar import Grammar, Grammars
 from quire.sampling.noise import uniform
 from quire.sampling.penalties import Penalties, TokenCounts
 
@@ -23,10 +24,10 @@ class SamplingRow:
     """One sequence as the sampler sees it.
 
     `token_ids` is the worker's live list, prompt and output: the row reads it at each step and never changes it.
-    `stop_token_ids` are the ids min_tokens holds back.
+    `stop_token_ids` are the ids min_tokens holds back. `grammars` makes the grammar of a row that wants one.
     """
 
-    __slots__ = ("num_prompt_tokens", "params", "processors", "seed", "token_ids", "truncates")
+    __slots__ = ("grammar", "num_prompt_tokens", "params", "processors", "seed", "token_ids", "truncates")
 
     def __init__(
         self,
@@ -35,21 +36,47 @@ class SamplingRow:
         token_ids: list[int],
         num_prompt_tokens: int,
         stop_token_ids: Collection[int],
+        grammars: Grammars | None = None,
     ) -> None:
         self.params = params
         self.seed = seed
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
-        self.processors = _processors(params, token_ids, num_prompt_tokens, stop_token_ids)
+        self.grammar = _grammar(params, token_ids, num_prompt_tokens, stop_token_ids, grammars)
+        self.processors = _processors(params, token_ids, num_prompt_tokens, stop_token_ids, self.grammar)
         self.truncates = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+
+    def prepare(self) -> None:
+        """Start what can be done before the logits of the next token are there."""
+        if self.grammar is not None:
+            self.grammar.prepare()
 
     def uniform(self) -> float:
         """The random number of the next token, keyed by how many tokens are known before it."""
         return uniform(self.seed, len(self.token_ids))
 
 
+def _grammar(
+    params: SamplingParams,
+    token_ids: list[int],
+    num_prompt_tokens: int,
+    stop_token_ids: Collection[int],
+    grammars: Grammars | None,
+) -> Grammar | None:
+    wanted = params.structured_outputs
+    if wanted is None:
+        return None
+    assert grammars is not None
+    assert wanted.compiled_from is not None, "the input processor fills it"
+    return grammars.follow(wanted.compiled_from, token_ids, num_prompt_tokens, params.min_tokens, stop_token_ids)
+
+
 def _processors(
-    params: SamplingParams, token_ids: list[int], num_prompt_tokens: int, stop_token_ids: Collection[int]
+    params: SamplingParams,
+    token_ids: list[int],
+    num_prompt_tokens: int,
+    stop_token_ids: Collection[int],
+    grammar: Grammar | None,
 ) -> list[LogitsProcessor]:
     """Those the request asks for, in the order they apply."""
     processors: list[LogitsProcessor] = []
@@ -57,7 +84,9 @@ def _processors(
         processors.append(AllowedTokens(params.allowed_token_ids))
     if params.bad_words_token_ids:
         processors.append(BadWords(params.bad_words_token_ids, token_ids, num_prompt_tokens))
-    if params.min_tokens > 0 and stop_token_ids:
+    if grammar is not None:  # It minds min_tokens itself.
+        processors.append(grammar)
+    elif params.min_tokens > 0 and stop_token_ids:
         processors.append(MinTokens(params.min_tokens, stop_token_ids, token_ids, num_prompt_tokens))
     if params.logit_bias:
         processors.append(LogitBias(params.logit_bias))

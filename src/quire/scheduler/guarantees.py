@@ -22,7 +22,7 @@ class Guarantees:
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, policy: Policy) -> None:
         self._config = config
         self._kv = kv
-        self._policy = policy
+        self._place = policy.place
         self._num_blocks = kv.pool.num_blocks
 
     def check_fits(self, num_prompt_tokens: int, max_num_tokens: int) -> None:
@@ -56,11 +56,11 @@ class Guarantees:
         and the first in order always runs.
         """
         joined = [*running, newcomer]
-        protected = [self._policy(sequence) for sequence in joined if is_protected(sequence)]
+        protected = [self._place(sequence) for sequence in joined if is_protected(sequence)]
         if not protected:
             return True
         last = max(protected)
-        return sum(self._most_blocks(s) for s in joined if self._policy(s) <= last) <= self._num_blocks
+        return sum(self._most_blocks(s) for s in joined if self._place(s) <= last) <= self._num_blocks
 
     def _most_blocks(self, sequence: Sequence) -> int:
         """Alone, a sequence makes do with the blocks there are, in smaller chunks."""

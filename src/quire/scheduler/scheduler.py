@@ -6,7 +6,9 @@ each step gives it a range of them: many of a new prompt, one of a sequence that
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -36,8 +38,12 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
         self.kv = kv
         self.num_preemptions = 0
-        self._config = config
-        policy = POLICIES[config.policy]
+        self.num_prompt_tokens = 0
+        """Of the prompts that were started, cached tokens included."""
+        self.num_generation_tokens = 0
+        self.config = config
+        policy = POLICIES[config.policy]()
+        self._policy = policy
         self._waiting = SequenceQueue(policy)
         self._running = SequenceQueue(policy)
         self._forked: list[Sequence] = []
@@ -60,6 +66,21 @@ class Scheduler:
     def has_unfinished(self) -> bool:
         return bool(self._waiting or self._running)
 
+    @property
+    def waiting(self) -> list[Sequence]:
+        """In the order in which they will be admitted; to be read only."""
+        return self._waiting.sequences
+
+    @property
+    def running(self) -> list[Sequence]:
+        """In the order in which they are planned; to be read only."""
+        return self._running.sequences
+
+    @property
+    def kept(self) -> Iterable[Sequence]:
+        """Finished sequences that keep their blocks for a fork."""
+        return self._kept.values()
+
     def check_fits(self, num_prompt_tokens: int, max_num_tokens: int) -> None:
         """Raise InvalidRequestError if such a sequence could never finish."""
         self._guarantees.check_fits(num_prompt_tokens, max_num_tokens)
@@ -67,6 +88,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence. Raises InvalidRequestError if it could never finish."""
         self.check_fits(sequence.num_known, sequence.max_num_tokens)
+        self._policy.arrived(sequence, 0)
         self._waiting.add(sequence)
 
     def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> None:
@@ -77,12 +99,14 @@ class Scheduler:
         """
         assert num_tokens < child.num_known, "a fork needs a token to compute"
         self.check_fits(child.num_known, child.max_num_tokens)
+        self._policy.arrived(child, num_tokens)
         running = self._running.sequences
-        joins = len(running) < self._config.max_num_seqs and self._guarantees.can_join(running, child)
+        joins = len(running) < self.config.max_num_seqs and self._guarantees.can_join(running, child)
         if joins and num_tokens <= parent.num_planned and self.kv.fork(parent, child, num_tokens):
             child.num_planned = child.num_computed = num_tokens
             child.status = SequenceStatus.RUNNING
             self._running.add(child)
+            self._policy.started(child)
             self._forked.append(child)
         else:
             self._waiting.add(child)
@@ -96,6 +120,7 @@ class Scheduler:
             return
         queue = self._running if sequence.status is SequenceStatus.RUNNING else self._waiting
         queue.remove(sequence)
+        self._policy.finished(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
         sequence.stop_reason = stop_reason
@@ -121,7 +146,7 @@ class Scheduler:
         Running sequences come before waiting ones, so that a long prompt never stalls decoding.
         """
         self._settle_forks()
-        budget = self._plan_running(self._config.max_num_batched_tokens)
+        budget = self._plan_running(self.config.max_num_batched_tokens)
         self._admit(budget)
         step = self._builder.build()
         if step is None:
@@ -151,7 +176,7 @@ class Scheduler:
     def _plan_running(self, budget: int) -> int:
         """Plan the running sequences, first in order first; returns what is left of the budget."""
         running = self._running.sequences
-        chunked = self._config.enable_chunked_prefill
+        chunked = self.config.enable_chunked_prefill
         index = 0
         while index < len(running) and budget > 0:
             sequence = running[index]
@@ -189,8 +214,8 @@ class Scheduler:
     def _admit(self, budget: int) -> None:
         """Start waiting sequences, strictly in order, while sequences, tokens and blocks allow."""
         # Without chunks the first prompt of a step may exceed the budget; a long one would never run otherwise.
-        whole_prompt_due = not self._config.enable_chunked_prefill
-        while self._waiting and len(self._running) < self._config.max_num_seqs and budget > 0:
+        whole_prompt_due = not self.config.enable_chunked_prefill
+        while self._waiting and len(self._running) < self.config.max_num_seqs and budget > 0:
             sequence = self._waiting.sequences[0]
             if sequence.num_steps_in_flight or not self._guarantees.can_join(self._running.sequences, sequence):
                 return
@@ -206,19 +231,24 @@ class Scheduler:
         hit = self.kv.find_prefix(sequence)
         start, newest = hit.num_tokens, sequence.num_known
         end = min(newest, start + budget)
-        if end < newest and not self._config.enable_chunked_prefill:
+        if end < newest and not self.config.enable_chunked_prefill:
             return 0
         if not self._running:
             end = min(end, self.kv.reachable_end_after(hit))
         # A block for each running sequence stays free, or the newcomer would soon be preempted again.
         if end <= start or not self.kv.admit(sequence, hit, end, headroom=len(self._running)):
             return 0
+        if sequence.first_scheduled_time is None:
+            sequence.first_scheduled_time = time.monotonic()
+            if sequence.index == 0 and sequence.num_output_tokens == 0:
+                self.num_prompt_tokens += sequence.num_prompt_tokens
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = min(start, sequence.num_prompt_tokens)
             self.kv.num_prefix_query_tokens += sequence.num_prompt_tokens
             self.kv.num_prefix_hit_tokens += sequence.num_cached_tokens
         self._waiting.remove(sequence)
         self._running.add(sequence)
+        self._policy.started(sequence)
         sequence.status = SequenceStatus.RUNNING
         sequence.num_planned = sequence.num_computed = start
         self._plan_row(sequence, end, end == newest, None)
@@ -276,6 +306,7 @@ class Scheduler:
                 update.new_token_ids = result.token_ids[:num_appended]
                 update.logprobs = result.logprobs and result.logprobs[:num_appended]
                 break
+        self.num_generation_tokens += len(update.new_token_ids)
         return update
 
     def _fail(self, sequence: Sequence, error: str) -> None:

@@ -18,11 +18,14 @@ OUT_OF_LENGTH = Stop(FinishReason.LENGTH, None)
 def append_token(sequence: Sequence, token_id: int) -> Stop | None:
     """Append a sampled token; says if and why the sequence ends with it.
 
-    A stop id counts once min_tokens others are out. `stop_reason` is the id if the request asked for it, None for EOS.
+    A stop id counts once min_tokens others are out, or where structured output allows nothing else. `stop_reason` is
+    the id if the request asked for it, None for EOS.
     """
     sequence.token_ids.append(token_id)
-    if token_id in sequence.stop_token_ids and sequence.num_output_tokens > sequence.sampling_params.min_tokens:
-        asked_for = token_id in sequence.sampling_params.stop_token_ids
+    params = sequence.sampling_params
+    counts = sequence.num_output_tokens > params.min_tokens or params.structured_outputs is not None
+    if counts and token_id in sequence.stop_token_ids:
+        asked_for = token_id in params.stop_token_ids
         return Stop(FinishReason.STOP, token_id if asked_for else None)
     if len(sequence.token_ids) >= sequence.max_num_tokens:
         return OUT_OF_LENGTH

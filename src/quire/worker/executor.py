@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from quire.config import WorkerConfig
+from quire.core.embedding import EncodePlan, EncodeResult
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
 
@@ -30,14 +31,37 @@ class Executor(Protocol):
         """Stop and free everything; idempotent."""
 
 
+class EncodeExecutor(Protocol):
+    """Carries out steps of an encoder, in the order they were submitted; see Executor."""
+
+    def submit(self, plan: EncodePlan) -> None: ...
+
+    def collect(self) -> EncodeResult: ...
+
+    def shutdown(self) -> None: ...
+
+
 EXECUTORS = {
     "uniproc": "quire.worker.uniproc_executor:UniprocExecutor",
     "null": "quire.worker.null_executor:NullExecutor",
+}
+ENCODE_EXECUTORS = {
+    "uniproc": "quire.worker.uniproc_executor:UniprocEncodeExecutor",
+    "null": "quire.worker.null_executor:NullEncodeExecutor",
 }
 """Named by string so that choosing an executor, not importing this file, is what loads torch."""
 
 
 def make_executor(name: str, config: WorkerConfig) -> Executor:
     """Load the model and return its executor."""
-    module, attribute = EXECUTORS[name].split(":")
-    return cast(Executor, getattr(importlib.import_module(module), attribute)(config))
+    return cast(Executor, _load(EXECUTORS[name])(config))
+
+
+def make_encode_executor(name: str, config: WorkerConfig) -> EncodeExecutor:
+    """Load the encoder and return its executor."""
+    return cast(EncodeExecutor, _load(ENCODE_EXECUTORS[name])(config))
+
+
+def _load(place: str) -> Any:
+    module, attribute = place.split(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -11,6 +11,7 @@ from quire.attention.forward_batch import ForwardBatch, RowBlocks
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
 from quire.models.registry import Model
+from quire.sampling.grammar import Grammars
 from quire.sampling.logprobs import prompt_logprobs
 from quire.sampling.sampler import Sampler
 from quire.worker.kv_cache import KVCache
@@ -24,13 +25,19 @@ class ModelRunner:
     """Owns the rows and the KV cache of one model."""
 
     def __init__(
-        self, model: Model, kv_config: KVCacheConfig, kv: KVCache, max_num_seqs: int, max_model_len: int
+        self,
+        model: Model,
+        kv_config: KVCacheConfig,
+        kv: KVCache,
+        max_num_seqs: int,
+        max_model_len: int,
+        grammars: Grammars | None = None,
     ) -> None:
         self._model = model
         self._kv = kv
         self._block_size = kv_config.block_size
         self._sampler = Sampler(model.config.vocab_size)
-        self._table = RowTable(kv_config, max_num_seqs, max_model_len)
+        self._table = RowTable(kv_config, max_num_seqs, max_model_len, grammars)
         group_of_layer = {layer: g for g, group in enumerate(kv_config.groups) for layer in group.layers}
         self._layer_groups = [group_of_layer[layer] for layer in range(len(group_of_layer))]
 
@@ -38,6 +45,9 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         self._apply_changes(plan)
         rows = [self._table.rows[row_plan.seq_id] for row_plan in plan.rows]
+        for row_plan, row in zip(plan.rows, rows, strict=True):
+            if row_plan.samples:
+                row.sampling.prepare()
         batch = self._gather(plan.rows, rows)
         hidden = self._model.forward(batch, self._kv.layers)
         results = [RowResult(row_plan.seq_id, []) for row_plan in plan.rows]

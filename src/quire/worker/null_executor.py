@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
+
 from quire.config import WorkerConfig
+from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import RowResult, StepPlan, StepResult
 
@@ -47,3 +50,31 @@ class NullExecutor:
     def shutdown(self) -> None:
         self._results.clear()
         self._seeds.clear()
+
+
+NULL_VECTOR_SIZE = 16
+
+
+class NullEncodeExecutor:
+    """Vectors of length 1 that count a text's token ids: equal texts have equal vectors."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._results: deque[EncodeResult] = deque()
+
+    def submit(self, plan: EncodePlan) -> None:
+        self._results.append(EncodeResult(plan.step_id, [_null_vectors(row) for row in plan.rows]))
+
+    def collect(self) -> EncodeResult:
+        return self._results.popleft()
+
+    def shutdown(self) -> None:
+        self._results.clear()
+
+
+def _null_vectors(row: EncodeRow) -> Vectors:
+    ids = np.array(row.token_ids) % NULL_VECTOR_SIZE
+    rows = np.eye(NULL_VECTOR_SIZE)[ids]
+    counts = rows.sum(0, keepdims=True) if row.params.task == "embed" else rows
+    counts = counts[:, : row.params.dimensions]
+    lengths = np.maximum(np.linalg.norm(counts, axis=1, keepdims=True), 1.0)
+    return Vectors((counts / lengths).astype("<f4").tobytes(), len(counts))

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import NewRow
+from quire.sampling.grammar import Grammars
 from quire.sampling.sampler import SamplingRow
 
 Int64Array = npt.NDArray[np.int64]
@@ -17,19 +18,22 @@ class Row:
 
     __slots__ = ("num_blocks", "sampling", "table_row", "token_ids")
 
-    def __init__(self, new: NewRow, table_row: int) -> None:
+    def __init__(self, new: NewRow, table_row: int, grammars: Grammars | None) -> None:
         self.table_row = table_row
         self.token_ids = list(new.token_ids)
         self.num_blocks = [0] * len(new.block_ids)
         self.sampling = SamplingRow(
-            new.sampling_params, new.seed, self.token_ids, new.num_prompt_tokens, new.stop_token_ids
+            new.sampling_params, new.seed, self.token_ids, new.num_prompt_tokens, new.stop_token_ids, grammars
         )
 
 
 class RowTable:
     """tokens: int64 [rows, max_model_len]. tables[g]: int64 [rows, max blocks], zero (NULL_BLOCK) where unused."""
 
-    def __init__(self, config: KVCacheConfig, max_num_rows: int, max_model_len: int) -> None:
+    def __init__(
+        self, config: KVCacheConfig, max_num_rows: int, max_model_len: int, grammars: Grammars | None = None
+    ) -> None:
+        self._grammars = grammars
         self._max_blocks = -(-max_model_len // config.block_size)
         self.tokens: Int64Array = np.zeros((max_num_rows, max_model_len), np.int64)
         self.tables: list[Int64Array] = [np.zeros((max_num_rows, self._max_blocks), np.int64) for _ in config.groups]
@@ -39,7 +43,7 @@ class RowTable:
     def add(self, new: NewRow) -> None:
         if not self._free_rows:
             self._grow()
-        row = Row(new, self._free_rows.pop())
+        row = Row(new, self._free_rows.pop(), self._grammars)
         self.rows[new.seq_id] = row
         self.tokens[row.table_row, : len(new.token_ids)] = new.token_ids
         self.append_blocks(row, new.block_ids)

@@ -11,6 +11,7 @@ from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
 from quire.kernels.select import select_ops
 from quire.models.registry import load_model
+from quire.sampling.grammar import Grammars
 from quire.worker.kv_cache import KVCache
 from quire.worker.model_runner import ModelRunner
 
@@ -29,7 +30,10 @@ class Worker:
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         kv = KVCache(config, self._model.config.num_layers, self._dtype)
-        self._runner = ModelRunner(self._model, config, kv, self._config.max_num_seqs, self._config.max_model_len)
+        grammars = Grammars(lambda: open_checkpoint(self._config.model).tokenizer, self._model.config.vocab_size)
+        self._runner = ModelRunner(
+            self._model, config, kv, self._config.max_num_seqs, self._config.max_model_len, grammars
+        )
 
     def execute(self, plan: StepPlan) -> StepResult:
         assert self._runner is not None, "allocate_kv_cache comes before the first step"

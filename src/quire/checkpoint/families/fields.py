@@ -119,6 +119,10 @@ class ConfigFields:
         nested = {f"{self._prefix}{name}.{key}": item for key, item in value.items()}
         return ConfigFields(nested, self.source, f"{self._prefix}{name}.")
 
+    def names(self, prefix: str) -> list[str]:
+        """The fields that start so."""
+        return [name for name in self._values if name.startswith(prefix)]
+
     def damaged(self, name: str, expected: str) -> CheckpointError:
         return CheckpointError(
             f"{self.source}: {self._prefix}{name} is {self._get(name)!r}, but it must be {expected}; fetch the file again."

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quire.checkpoint.families import gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
+from quire.checkpoint.families import bert, gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
 from quire.checkpoint.families.checks import check_model_config
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.families.gguf_header import GGUFHeader
@@ -68,6 +68,7 @@ FAMILIES: dict[str, Family] = {
         read_gguf=gpt2.read_gguf,
         gguf_names=gpt2.gguf_names,
     ),
+    "bert": Family(architecture=bert.ARCHITECTURE, model_type="bert", read=bert.read),
 }
 
 

@@ -1,0 +1,80 @@
+"""Attention of encoders: every token of a text sees every other, texts stand side by side, no KV is kept.
+
+A step holds whole texts, so nothing is masked or padded: each text is one dense product of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+
+from quire.attention.backend import AttentionCapabilities, AttentionShape, LayerKVCache
+from quire.attention.forward_batch import ForwardBatch
+
+ALL_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+
+
+def no_cache() -> LayerKVCache:
+    """What encoder layers get where a decoder's get their cache."""
+    return LayerKVCache(torch.empty(0), torch.empty(0))
+
+
+class TorchEncoderBackend:
+    """torch's fused attention, text by text."""
+
+    name = "torch"
+    capabilities = AttentionCapabilities(
+        dtypes=ALL_DTYPES, sliding_window=False, logit_softcap=False, bitwise_dtypes=frozenset()
+    )
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cache: LayerKVCache,
+        shape: AttentionShape,
+        batch: ForwardBatch,
+    ) -> torch.Tensor:
+        output = query.new_empty(query.shape)
+        for text in _texts(batch):
+            # [tokens, heads, head_dim] -> [1, heads, tokens, head_dim]
+            queries, keys, values = (x[text].transpose(0, 1).unsqueeze(0) for x in (query, key, value))
+            attended = F.scaled_dot_product_attention(queries, keys, values, scale=shape.scale)
+            output[text] = attended[0].transpose(0, 1)
+        return output.flatten(1)
+
+
+class ReferenceEncoderBackend:
+    """The oracle, in float32. A text's products are computed in memory of their own: their bits depend on it alone."""
+
+    name = "reference"
+    capabilities = AttentionCapabilities(
+        dtypes=ALL_DTYPES, sliding_window=False, logit_softcap=False, bitwise_dtypes=ALL_DTYPES
+    )
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cache: LayerKVCache,
+        shape: AttentionShape,
+        batch: ForwardBatch,
+    ) -> torch.Tensor:
+        output = torch.empty_like(query)
+        for text in _texts(batch):
+            queries, keys, values = (
+                x[text].float().transpose(0, 1).clone(memory_format=torch.contiguous_format)
+                for x in (query, key, value)
+            )
+            scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(shape.scale)
+            output[text] = torch.bmm(scores.softmax(-1), values).transpose(0, 1).to(query.dtype)
+        return output.flatten(1)
+
+
+def _texts(batch: ForwardBatch) -> Iterator[slice]:
+    for first, last in zip(batch.query_starts, batch.query_starts[1:], strict=False):
+        yield slice(first, last)

@@ -1,0 +1,81 @@
+"""How an encoder's hidden states become one vector, read from the files sentence-transformers keeps beside a model.
+
+modules.json lists the steps in order: the transformer, a pooling, perhaps a normalization. Without it there is
+nothing to read, and the family's default holds: the mean of all tokens, normalized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from quire.checkpoint.families.fields import ConfigFields
+from quire.checkpoint.model_config import PoolingConfig, PoolingKind
+from quire.checkpoint.tokenizer_files import read_json
+from quire.errors import CheckpointError, UnsupportedModelError
+
+MODES: Mapping[str, PoolingKind] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+STEPS = ("Transformer", "Pooling", "Normalize")
+
+
+class _Module(msgspec.Struct):
+    type: str
+    path: str = ""
+
+    @property
+    def step(self) -> str:
+        """The class's name: files of all versions write it at the end of a module path."""
+        return self.type.rsplit(".", 1)[-1]
+
+
+def read_pooling(directory: Path, default: PoolingConfig) -> PoolingConfig:
+    """Raises CheckpointError for damaged files, UnsupportedModelError for steps that quire does not implement."""
+    max_tokens = ConfigFields(
+        read_json(directory / "sentence_bert_config.json"), str(directory / "sentence_bert_config.json")
+    ).optional_integer("max_seq_length")
+    max_tokens = min(max_tokens or default.max_tokens, default.max_tokens)
+    modules = _read_modules(directory / "modules.json")
+    if not modules:
+        return PoolingConfig(kind=default.kind, normalize=default.normalize, max_tokens=max_tokens)
+    steps = [module.step for module in modules]
+    if steps not in (["Transformer", "Pooling"], list(STEPS)):
+        raise UnsupportedModelError(
+            f"{directory / 'modules.json'} has the steps {', '.join(steps)}; quire supports Transformer and Pooling,"
+            " with or without Normalize."
+        )
+    path = _within(directory, modules[1].path) / "config.json"
+    return PoolingConfig(
+        kind=_read_kind(ConfigFields(read_json(path), str(path))), normalize="Normalize" in steps, max_tokens=max_tokens
+    )
+
+
+def _read_modules(path: Path) -> list[_Module]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[_Module])
+    except FileNotFoundError:
+        return []
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"{path} is not a list of modules: {error}; fetch the file again.") from error
+
+
+def _within(directory: Path, path: str) -> Path:
+    """A folder named by a file of the model must lie inside the model."""
+    folder = directory / path
+    if not folder.resolve().is_relative_to(directory.resolve()):
+        raise CheckpointError(f"{directory / 'modules.json'} points outside the model, to {path!r}.")
+    return folder
+
+
+def _read_kind(fields: ConfigFields) -> PoolingKind:
+    """One mode is on; newer files may name it in `pooling_mode` instead."""
+    named = fields.text("pooling_mode")
+    if named is not None:
+        return fields.choice("pooling_mode", {kind: kind for kind in MODES.values()})
+    chosen = [name for name in fields.names("pooling_mode_") if fields.flag(name, False)]
+    if len(chosen) != 1 or chosen[0] not in MODES:
+        raise UnsupportedModelError(
+            f"{fields.source} asks for {', '.join(chosen) or 'no pooling'}; quire supports one of {', '.join(MODES)}."
+        )
+    return MODES[chosen[0]]

@@ -1,0 +1,235 @@
+"""Load a running server and measure what its clients see."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+from pathlib import Path
+
+from rich.console import Console
+
+from quire.bench.environment import collect_environment
+from quire.bench.plot import check_can_plot
+from quire.bench.report import write_json
+from quire.bench.serve.bench import ServeBench, ServeOptions, ServeRun
+from quire.bench.serve.comparison import TOLERANCE
+from quire.bench.serve.datasets import DATASETS, DatasetChoice
+from quire.bench.serve.load import PATHS
+from quire.bench.serve.overhead import measure_overhead
+from quire.bench.serve.plot import write_plot
+from quire.bench.serve.report import print_comparison, print_result, print_sweep
+from quire.bench.serve.result import parse_objectives
+from quire.bench.serve.traces import TraceScale
+from quire.bench.serve.traffic import Traffic
+from quire.bench.times import METRICS
+from quire.bench.workloads import parse_lengths
+from quire.cli.server_flags import add_server_flags, server_address
+from quire.cli.shared_flags import add_shared_flags
+from quire.errors import InvalidRequestError, QuireError
+from quire.plan.machine import read_machine
+
+EXAMPLES = """\
+examples:
+  quire bench serve --request-rate 4 --goodput ttft:500 tpot:100 --plot serve.png --output serve.json
+  quire bench serve --dataset-name timed-trace --dataset-path AzureLLMInferenceTrace_conv.csv --time-scale 4
+  quire bench serve --sweep 1,2,4,8 --plot sweep.png
+  quire bench serve --measure-client
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_shared_flags(parser)
+    add_server_flags(parser)
+    _add_request_flags(parser.add_argument_group("requests"))
+    _add_dataset_flags(parser.add_argument_group("dataset"))
+    _add_traffic_flags(parser.add_argument_group("traffic"))
+    _add_report_flags(parser.add_argument_group("report"))
+    parser.set_defaults(run_kind=run)
+
+
+def _add_request_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--model", metavar="NAME", help="as the server knows it (default: its first)")
+    group.add_argument("--tokenizer", metavar="NAME", help="model whose tokenizer counts prompts (default: --model)")
+    group.add_argument("--endpoint", choices=tuple(PATHS), default="completions", help="(%(default)s)")
+    group.add_argument(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="outputs of exactly the wanted length; servers other than quire's and vLLM's may refuse it",
+    )
+    group.add_argument("--extra-body", type=json.loads, default={}, metavar="JSON", help="more fields of each request")
+    group.add_argument("--timeout", type=float, default=600, metavar="S", help="seconds for a request (%(default)s)")
+
+
+def _add_dataset_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--dataset-name", choices=tuple(DATASETS), default="random", help="(%(default)s)")
+    group.add_argument(
+        "--dataset-path", type=Path, metavar="FILE", help="sonnet: any .txt; sharegpt, custom: .json, .jsonl; trace"
+    )
+    group.add_argument("--num-prompts", "--limit", type=int, default=100, metavar="N", help="requests (%(default)s)")
+    group.add_argument("--input-len", type=parse_lengths, default="128:512", metavar="N[:N]", help="(%(default)s)")
+    group.add_argument(
+        "--output-len", type=parse_lengths, metavar="N[:N]", help="(default: as recorded in the dataset, or 128)"
+    )
+    group.add_argument("--prefix-len", type=int, default=256, metavar="N", help="of prefix_repetition (%(default)s)")
+    group.add_argument("--num-prefixes", type=int, default=10, metavar="N", help="of prefix_repetition (%(default)s)")
+    group.add_argument("--time-scale", type=float, default=1.0, metavar="F", help="2 replays a trace half as fast")
+    group.add_argument("--token-scale", type=float, default=1.0, metavar="F", help="factor on a trace's lengths")
+    group.add_argument("--max-prompt-tokens", type=int, metavar="N", help="longer prompts of a trace are cut")
+    group.add_argument("--max-output-tokens", type=int, metavar="N", help="longer outputs of a trace are cut")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts and arrivals (%(default)s)")
+
+
+def _add_traffic_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--request-rate", type=float, default=math.inf, metavar="R", help="a second (%(default)s)")
+    group.add_argument("--burstiness", type=float, default=1.0, metavar="F", help="1 is Poisson, less is burstier")
+    group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="from start to end rate")
+    group.add_argument("--ramp-up-start-rps", type=float, metavar="R", help="requests a second at the start")
+    group.add_argument("--ramp-up-end-rps", type=float, metavar="R", help="requests a second at the end")
+    group.add_argument("--max-concurrency", type=int, metavar="N", help="requests in flight (default: no limit)")
+    group.add_argument("--sweep", type=_parse_rates, metavar="R,R,...", help="a run at each request rate")
+
+
+def _add_report_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--goodput", nargs="+", default=[], metavar="METRIC:MS", help="objectives, like ttft:200 tpot:50"
+    )
+    group.add_argument("--percentile-metrics", default="ttft,tpot,itl,e2el", metavar="M,M", help="(%(default)s)")
+    group.add_argument("--metric-percentiles", default="50,90,99", metavar="P,P", help="(%(default)s)")
+    group.add_argument("--check-metrics", action="store_true", help="compare with the server's own /metrics")
+    group.add_argument("--output", type=Path, metavar="FILE", help="write the result as JSON")
+    group.add_argument("--save-detailed", action="store_true", help="with a record of each request in --output")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (.png)")
+    group.add_argument("--measure-client", action="store_true", help="only measure what the load generator costs")
+
+
+def _parse_rates(text: str) -> list[float]:
+    return [float(word) for word in text.split(",")]
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.measure_client:
+        _measure_client(args)
+        return
+    _check(args)
+    bench = ServeBench(_options(args))
+    _report(args, bench, asyncio.run(bench.run(show_progress=not args.quiet)))
+
+
+def _measure_client(args: argparse.Namespace) -> None:
+    overhead = asyncio.run(measure_overhead())
+    console = Console()
+    console.print(
+        f"{overhead.paced_tokens_per_s:,.0f} tokens/s of 64 streams take {overhead.paced_cpu_share:.0%} of a core"
+        f" (capacity {overhead.capacity:,.0f}); a flood comes in at {overhead.flood_tokens_per_s:,.0f} tokens/s;"
+        f" a token's time stamp is late by {overhead.median_latency_ms:.2f} ms (p99 {overhead.p99_latency_ms:.2f})."
+    )
+    if args.output is not None:
+        write_json(overhead.to_dict(), args.output)
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name in (
+        "num_prompts",
+        "prefix_len",
+        "num_prefixes",
+        "max_concurrency",
+        "max_prompt_tokens",
+        "max_output_tokens",
+    ):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise InvalidRequestError(f"--{name.replace('_', '-')} must be at least 1.", field=name, value=value)
+    if not isinstance(args.extra_body, dict):
+        raise InvalidRequestError("--extra-body must be a JSON object.", field="extra_body")
+    if not args.timeout > 0:
+        raise InvalidRequestError("--timeout must be above 0 seconds.", field="timeout", value=args.timeout)
+    if args.plot is not None:
+        check_can_plot(args.plot)
+    if args.sweep and (args.ramp_up_strategy or args.dataset_name == "timed-trace"):
+        raise InvalidRequestError("--sweep sets the rate; it goes with neither a ramp nor a trace.", field="sweep")
+
+
+def _words(text: str, flag: str, known: tuple[str, ...]) -> list[str]:
+    words = text.split(",")
+    unknown = [word for word in words if word not in known]
+    if unknown:
+        raise InvalidRequestError(f"{flag} takes {', '.join(known)}, got {', '.join(unknown)}.", field=flag)
+    return words
+
+
+def _percentiles(text: str) -> list[float]:
+    try:
+        values = [float(word) for word in text.split(",")]
+    except ValueError:
+        values = [-1.0]
+    if not all(0 <= value <= 100 for value in values):
+        raise InvalidRequestError(f"--metric-percentiles are numbers from 0 to 100, got {text}.", field="percentiles")
+    return values
+
+
+def _options(args: argparse.Namespace) -> ServeOptions:
+    """Raises InvalidRequestError for flags that contradict each other."""
+    scale = TraceScale(args.time_scale, args.token_scale, args.max_prompt_tokens, args.max_output_tokens)
+    return ServeOptions(
+        address=server_address(args),
+        endpoint=args.endpoint,
+        model=args.model,
+        tokenizer=args.tokenizer,
+        ignore_eos=args.ignore_eos,
+        extra_body=args.extra_body,
+        timeout_s=args.timeout,
+        dataset=DatasetChoice(
+            args.dataset_name,
+            args.dataset_path,
+            args.num_prompts,
+            args.input_len,
+            args.output_len,
+            args.prefix_len,
+            args.num_prefixes,
+            scale,
+            args.seed,
+        ),
+        traffics=_traffics(args),
+        max_concurrency=args.max_concurrency,
+        objectives=parse_objectives(args.goodput) if args.goodput else None,
+        metrics=_words(args.percentile_metrics, "--percentile-metrics", tuple(METRICS)),
+        percentiles=_percentiles(args.metric_percentiles),
+        check_metrics=args.check_metrics,
+    )
+
+
+def _traffics(args: argparse.Namespace) -> list[Traffic]:
+    if args.sweep:
+        return [Traffic(rate, args.burstiness) for rate in args.sweep]
+    if args.ramp_up_strategy and args.ramp_up_start_rps is None:
+        raise InvalidRequestError("A ramp needs --ramp-up-start-rps.", field="ramp_up_start_rps")
+    start = args.ramp_up_start_rps if args.ramp_up_strategy else args.request_rate
+    return [Traffic(start, args.burstiness, args.ramp_up_strategy, args.ramp_up_end_rps)]
+
+
+def _report(args: argparse.Namespace, bench: ServeBench, runs: list[ServeRun]) -> None:
+    """Table, JSON, picture. Raises QuireError if everything failed, or the server's metrics disagree."""
+    console = Console()
+    results = [run.result for run in runs]
+    if runs[-1].num_cut:
+        console.print(f"{runs[-1].num_cut} of {len(results[-1].requests)} requests were cut to fit.", style="yellow")
+    if args.sweep:
+        print_sweep(results, console)
+    else:
+        print_result(results[0], console)
+    for run in runs:
+        if run.comparisons:
+            print_comparison(run.comparisons, console)
+    if args.output is not None:
+        result = bench.to_dict(runs, details=args.save_detailed, sweep=bool(args.sweep))
+        write_json(result | {"client": collect_environment(read_machine())}, args.output)
+    if args.plot is not None:
+        write_plot(results, bench.title, args.plot, sweep=bool(args.sweep))
+    if all(request.failed for result in results for request in result.requests):
+        raise QuireError("Every request failed; the reasons stand above.")
+    if not all(one.agrees for run in runs for one in run.comparisons):
+        raise QuireError(f"The server's /metrics and the client's figures differ by more than {TOLERANCE:.0%}.")

@@ -1,0 +1,45 @@
+"""Start a server again and again and time it: process start to listening, to ready, to the first token."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from quire.bench.environment import collect_environment
+from quire.bench.report import write_json
+from quire.bench.startup import measure_startup, print_startup, startup_dict
+from quire.cli.shared_flags import add_shared_flags
+from quire.errors import InvalidRequestError
+from quire.plan.machine import read_machine
+
+EXAMPLES = """\
+examples:
+  quire bench startup
+  quire bench startup --repeats 5 -- smollm2 --max-model-len 2048
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    add_shared_flags(parser)
+    parser.add_argument("serve_flags", nargs="*", metavar="FLAG", help="flags of `quire serve`, after --")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed starts (%(default)s)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.set_defaults(run_kind=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.repeats < 1:
+        raise InvalidRequestError("--repeats must be at least 1.", field="repeats")
+    runs = []
+    for number in range(1, args.repeats + 1):
+        runs.append(measure_startup(args.serve_flags))
+        if not args.quiet:
+            print(f"start {number} of {args.repeats}: first token after {runs[-1].first_token:.2f} s", file=sys.stderr)
+    print_startup(runs, Console())
+    if args.output is not None:
+        result = startup_dict(runs) | {"serve_flags": args.serve_flags}
+        write_json(result | {"environment": collect_environment(read_machine())}, args.output)

@@ -1,0 +1,44 @@
+"""Continue a prompt on a running server, as the text comes. Ctrl-C stops it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from contextlib import aclosing
+
+from quire.cli.answer import Answer, tell
+from quire.cli.sampling_flags import add_sampling_flags, request_fields
+from quire.cli.server_flags import add_server_flags, server_address
+from quire.client.discovery import find_model
+from quire.client.remote_chat import RemoteModel
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text to continue (default: read from stdin)")
+    add_server_flags(parser)
+    parser.add_argument("-m", "--model", metavar="NAME", help="as the server knows it (default: its first)")
+    add_sampling_flags(parser, max_tokens=128, temperature=1.0)
+
+
+def run(args: argparse.Namespace) -> None:
+    address = server_address(args)
+    model = RemoteModel(address, find_model(address, args.model).name)
+    prompt = args.prompt if args.prompt is not None else sys.stdin.read().rstrip("\n")
+    answer = Answer()
+    try:
+        asyncio.run(_stream(model, prompt, args, answer))
+    except KeyboardInterrupt:
+        tell(f"\n(stopped) {answer.speed()}")
+        return
+    if not args.quiet:
+        tell(answer.speed())
+
+
+async def _stream(model: RemoteModel, prompt: str, args: argparse.Namespace, answer: Answer) -> None:
+    print(prompt, end="", flush=True)
+    async with aclosing(model.complete(prompt, request_fields(args))) as pieces:
+        async for text, num_tokens in pieces:
+            answer.append(text, num_tokens)
+            print(text, end="", flush=True)
+    print(flush=True)

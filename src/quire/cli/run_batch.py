@@ -1,0 +1,88 @@
+"""Answer a file of requests (OpenAI's batch format), one record a line.
+
+A run that was stopped or killed is taken up by the same command: requests that have a record are not asked again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from tqdm import tqdm
+
+from quire.cli.engine_flags import COMMON, add_engine_flags, engine_flag_words
+from quire.cli.server_flags import add_server_flags, server_address
+from quire.client.address import ServerAddress
+from quire.client.batch import BatchCounts, BatchRun, count_requests
+from quire.client.batch_file import BatchOutput
+from quire.client.server_process import ServerProcess
+from quire.errors import InvalidRequestError
+
+EXAMPLES = """\
+examples:
+  quire run-batch -i requests.jsonl -o answers.jsonl
+  quire run-batch -i requests.jsonl -o answers.jsonl --url http://127.0.0.1:8000
+"""
+READY_TIMEOUT_S = 600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("-i", "--input", type=Path, required=True, metavar="FILE", help="requests, JSON lines")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="records, appended to")
+    parser.add_argument("--max-concurrency", type=int, default=64, metavar="N", help="at once (%(default)s)")
+    parser.add_argument("--timeout", type=float, default=600, metavar="S", help="seconds for a request (%(default)s)")
+    add_server_flags(
+        parser, default=None, note="an OpenAI-compatible server (default: one is started for the run, and stopped)"
+    )
+    add_engine_flags(parser, COMMON)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.max_concurrency < 1 or not args.timeout > 0:
+        raise InvalidRequestError("--max-concurrency must be at least 1, and --timeout above 0.", field="timeout")
+    with ExitStack() as stack:
+        output = stack.enter_context(BatchOutput(args.output))
+        total = count_requests(args.input, output.done)
+        if len(output.done) < total:
+            counts = _run(args, output, total, stack)
+        else:
+            counts = BatchCounts(earlier=total)
+    if not args.quiet:
+        print(f"{counts.completed} answered, {counts.failed} failed, {counts.earlier} done before.", file=sys.stderr)
+
+
+def _run(args: argparse.Namespace, output: BatchOutput, total: int, stack: ExitStack) -> BatchCounts:
+    try:
+        address = server_address(args) if args.url is not None else _own_server(args, stack)
+        with tqdm(total=total, initial=len(output.done), disable=args.quiet, unit="req") as bar:
+            return asyncio.run(_ask_all(args, output, address, bar))
+    except KeyboardInterrupt:
+        if not args.quiet:
+            print("Stopped; run again to take the batch up.", file=sys.stderr)
+        raise
+
+
+async def _ask_all(
+    args: argparse.Namespace, output: BatchOutput, address: ServerAddress, bar: tqdm[None]
+) -> BatchCounts:
+    run = BatchRun(
+        args.input,
+        output,
+        address,
+        max_concurrency=args.max_concurrency,
+        timeout_s=args.timeout,
+        on_record=bar.update,
+    )
+    return await run.run()
+
+
+def _own_server(args: argparse.Namespace, stack: ExitStack) -> ServerAddress:
+    if not args.quiet:
+        print("Starting a server for the run ...", file=sys.stderr)
+    server = stack.enter_context(ServerProcess(engine_flag_words(args)))
+    server.wait_until("/health/ready", READY_TIMEOUT_S)
+    return server.address

@@ -1,0 +1,65 @@
+"""Where a server is and how to speak to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from quire.errors import InvalidRequestError, QuireError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+MAX_SHOWN = 300
+"""Characters of a server's answer that a message quotes."""
+
+
+class RemoteError(QuireError):
+    """The server could not be reached, refused, or broke off."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """`root` is the URL that `/v1/...` is appended to, without a slash at its end."""
+
+    root: str
+    api_key: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+
+    @property
+    def is_tls(self) -> bool:
+        return self.root.startswith("https:")
+
+    @property
+    def netloc(self) -> str:
+        """As the Host header has it."""
+        return urlsplit(self.root).netloc
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.root).hostname or ""
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.root).port or (443 if self.is_tls else 80)
+
+
+def parse_address(url: str, api_key: str | None = None) -> ServerAddress:
+    """`http://host:port`, with or without `/v1`. Raises InvalidRequestError."""
+    parts = urlsplit(url)
+    try:
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment or parts.username is not None:
+        raise InvalidRequestError(f"A server is named like {DEFAULT_URL}, got {url!r}.", field="url", value=url)
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise InvalidRequestError("An API key is printable ASCII, or HTTP cannot carry it.", field="api_key")
+    return ServerAddress(url.rstrip("/").removesuffix("/v1").rstrip("/"), api_key)
+
+
+def shorten(text: str) -> str:
+    """One line of at most MAX_SHOWN characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_SHOWN else line[:MAX_SHOWN] + "..."

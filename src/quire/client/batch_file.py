@@ -1,0 +1,150 @@
+"""The files of a batch (OpenAI's format): a request a line in, a record a line out.
+
+A record's id is made of its line's number and content. That is what lets a run that was killed be taken up again: what
+has a record is done, what has none is asked (again), and a record of another input is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from quire.errors import InvalidRequestError, QuireError
+
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One line of the input. `problem` says why it cannot be asked; then `url` and `body` mean nothing."""
+
+    record_id: str
+    custom_id: str | None
+    url: str = ""
+    body: bytes = b""
+    problem: str | None = None
+
+
+def read_input(path: Path) -> Iterator[BatchLine]:
+    """Line by line: the file may be larger than memory. Empty lines are passed over."""
+    seen: set[bytes] = set()
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                if raw.strip():
+                    yield parse_line(number, raw.strip(), seen)
+    except OSError as error:
+        raise InvalidRequestError(f"The batch {path} cannot be read: {error}.", field="input") from error
+
+
+def parse_line(number: int, raw: bytes, seen: set[bytes]) -> BatchLine:
+    """`seen` holds digests of the custom ids so far and gets this one's."""
+    record_id = "batch_req_" + hashlib.sha256(b"%d %s" % (number, raw)).hexdigest()[:24]
+    try:
+        request = msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        return BatchLine(record_id, None, problem=f"line {number} is not JSON: {error}")
+    custom_id = request.get("custom_id") if isinstance(request, dict) else None
+    if not isinstance(custom_id, str):
+        return BatchLine(record_id, None, problem=f"line {number} is no object with a custom_id")
+    digest = hashlib.sha256(custom_id.encode(errors="surrogatepass")).digest()[:16]
+    problem = _problem(request) or (f"custom_id {custom_id!r} was used before" if digest in seen else None)
+    seen.add(digest)
+    if problem is not None:
+        return BatchLine(record_id, custom_id, problem=f"line {number}: {problem}")
+    return BatchLine(record_id, custom_id, request["url"], msgspec.json.encode(request["body"]))
+
+
+def _problem(request: dict[str, Any]) -> str | None:
+    """What keeps a request from being asked."""
+    if request.get("method") != "POST":
+        return f"method must be POST, got {request.get('method')!r}"
+    if request.get("url") not in URLS:
+        return f"url must be one of {', '.join(URLS)}, got {request.get('url')!r}"
+    body = request.get("body")
+    if not isinstance(body, dict):
+        return "body must be an object"
+    if body.get("stream"):
+        return "a batch cannot stream; leave stream out of the body"
+    return None
+
+
+class BatchOutput:
+    """The file of records: only ever appended to, by one process at a time.
+
+    Opening it cuts off a last line that a kill left unfinished. Raises InvalidRequestError if it is in use, cannot be
+    written, or holds anything but records.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = FileLock(f"{path}.lock")
+        try:
+            self._lock.acquire(timeout=0)
+            self.done = _repair(path)
+            self._file = path.open("ab")
+        except Timeout as error:
+            raise InvalidRequestError(f"Another run writes to {path}.", field="output") from error
+        except OSError as error:
+            self._unlock()
+            raise InvalidRequestError(f"The output {path} cannot be written: {error}.", field="output") from error
+        except InvalidRequestError:
+            self._unlock()
+            raise
+
+    def _unlock(self) -> None:
+        """Removed while it is still held: filelock notices if what it locked is gone."""
+        with contextlib.suppress(OSError):  # Windows keeps open files
+            Path(self._lock.lock_file).unlink()
+        self._lock.release()
+
+    def append(self, records: Iterable[dict[str, Any]]) -> None:
+        """On disk when it returns, all of them by one fsync. Raises QuireError if the disk does not take them."""
+        try:
+            self._file.write(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise QuireError(
+                f"{self._path} cannot be written: {error}; make room and run again to take the batch up."
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._unlock()
+
+
+def _repair(path: Path) -> set[str]:
+    """The ids of the file's whole lines; half a line at its end is cut off."""
+    done, end = set(), 0
+    with path.open("a+b") as file:
+        file.seek(0)
+        for number, line in enumerate(file, 1):
+            if line.endswith(b"\n"):
+                done.add(_record_id(path, number, line))
+                end += len(line)
+        file.truncate(end)
+    return done
+
+
+def _record_id(path: Path, number: int, line: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(line)["id"])
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise InvalidRequestError(
+            f"{path}, line {number} is no record of a batch; name another output, or remove the file.", field="output"
+        ) from error

@@ -1,0 +1,283 @@
+"""The engine in a process of its own: `python -m quire.engine.engine_process`, its orders as JSON on stdin."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zmq
+
+from quire.config import EngineConfig
+from quire.core.embedding import EmbeddingRequest
+from quire.core.frames import BadFrameError, Frames
+from quire.core.request import Request
+from quire.core.wire import (
+    AbortRequest,
+    AddRequest,
+    AddText,
+    CallAnswer,
+    Delta,
+    FinishSample,
+    FromEngine,
+    RequestRefused,
+    ResetPrefixCache,
+    SampleDelta,
+    StepOutputs,
+    ToEngine,
+    ViewMessage,
+    Watch,
+)
+from quire.engine.encode_engine import EncodeEngine
+from quire.engine.engine import Engine
+from quire.engine.engine_addresses import EngineAddresses
+from quire.engine.heartbeat import Heartbeat
+from quire.engine.launch import LaunchedEngine, launch
+from quire.engine.stats import STATS_INTERVAL_S, collect_stats
+from quire.errors import InvalidRequestError, QuireError
+
+logger = logging.getLogger("quire")
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2)"""
+IDLE_WAIT_MS = 100
+MAX_UNREAD_MESSAGES = 10_000
+"""Messages a client may leave unread (some minutes of steps) before its requests are dropped."""
+
+
+class EngineOrders(msgspec.Struct, frozen=True):
+    """`parent_fd` is the end of a pipe whose other end the parent holds: when it closes, the parent is gone."""
+
+    config: EngineConfig
+    executor: str
+    directory: str
+    num_clients: int
+    parent_fd: int
+
+
+@dataclass(slots=True)
+class Client:
+    """One API process: the socket it reads, and its requests."""
+
+    socket: zmq.Socket[bytes]
+    request_ids: set[str]
+
+
+class EngineService:
+    """Feeds the engine from a socket and tells each client what became of its requests."""
+
+    def __init__(
+        self,
+        engine: Engine | EncodeEngine,
+        context: zmq.Context[zmq.Socket[bytes]],
+        addresses: EngineAddresses,
+        num_clients: int,
+        heartbeat: Heartbeat,
+    ) -> None:
+        self._engine = engine
+        self._heartbeat = heartbeat
+        self._requests = context.socket(zmq.PULL)
+        self._requests.setsockopt(zmq.RCVHWM, 0)
+        self._requests.bind(addresses.requests)
+        self._clients = [Client(_outputs_socket(context, addresses.outputs(i)), set()) for i in range(num_clients)]
+        self._owners: dict[str, int] = {}
+        self._inbound: Frames[ToEngine] = Frames(ToEngine)
+        self._outbound: Frames[FromEngine] = Frames(FromEngine)
+        self._watchers: frozenset[int] = frozenset()
+        self._stats_time = 0.0
+        self.num_bad_frames = 0
+        self.stopping = False
+
+    def run(self) -> None:
+        """Until told to stop. Raises EngineDeadError if a step fails."""
+        while not self.stopping:
+            self._receive()
+            if self._engine.has_unfinished:
+                self._heartbeat.step_start_time = time.monotonic()
+                deltas = self._engine.step()
+                self._heartbeat.step_start_time = None
+                self._send_deltas(deltas)
+            self._show()
+
+    def _receive(self) -> None:
+        """Take what has come; wait a little if there is nothing else to do."""
+        if not self._engine.has_unfinished:
+            self._requests.poll(IDLE_WAIT_MS)
+        while True:
+            try:
+                frame = self._requests.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = self._inbound.decode(frame)
+            except BadFrameError as error:
+                self.num_bad_frames += 1
+                logger.warning("Dropped bad frame %d on the engine's socket: %s", self.num_bad_frames, error)
+                continue
+            self._obey(message)
+
+    def _obey(self, message: ToEngine) -> None:
+        match message:
+            case AddRequest(client, request) | AddText(client, request):
+                self._add(client, request)
+            case AbortRequest(request_id):
+                self._engine.abort(request_id)
+                self._forget(request_id)
+            case FinishSample(request_id, index, stop_reason):
+                self._engine.finish_sample(request_id, index, stop_reason)
+                self._forget_finished(request_id)
+            case ResetPrefixCache(client, call_id):
+                self._send(client, CallAnswer(call_id, self._engine.reset_prefix_cache()))
+            case Watch(client, enabled):
+                self._watchers = self._watchers | {client} if enabled else self._watchers - {client}
+                self._engine.view.set_watching(str(client).encode(), enabled)
+
+    def _add(self, client: int, request: Request | EmbeddingRequest) -> None:
+        request_id = request.request_id
+        if not 0 <= client < len(self._clients) or request_id in self._owners:
+            logger.warning("Dropped request %.64r of client %d: no such client, or the id is in use.", request_id, client)
+            return
+        try:
+            self._engine.add_request(request)
+        except InvalidRequestError as error:
+            value = error.value if isinstance(error.value, int | float | str) else None
+            self._send(client, RequestRefused(request_id, str(error), error.field, value))
+            return
+        self._owners[request_id] = client
+        self._clients[client].request_ids.add(request_id)
+
+    def _send_deltas(self, deltas: Iterable[Delta]) -> None:
+        by_client: dict[int, list[Delta]] = {}
+        for delta in deltas:
+            client = self._owners.get(delta.request_id)
+            if client is not None:
+                by_client.setdefault(client, []).append(delta)
+                if not isinstance(delta, SampleDelta) or delta.finish_reason is not None:
+                    self._forget_finished(delta.request_id)
+        for client, of_client in by_client.items():
+            self._send(client, StepOutputs(of_client))
+
+    def _send(self, client: int, message: FromEngine) -> None:
+        try:
+            self._clients[client].socket.send(self._outbound.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            self._drop_requests(client)
+
+    def _drop_requests(self, client: int) -> None:
+        """A client that does not read must not hold memory for ever, nor hold up the others."""
+        request_ids = list(self._clients[client].request_ids)
+        if request_ids:
+            logger.warning("API process %d does not read: its %d requests are dropped.", client, len(request_ids))
+        for request_id in request_ids:
+            self._engine.abort(request_id)
+            self._forget(request_id)
+
+    def _forget_finished(self, request_id: str) -> None:
+        if not self._engine.has_request(request_id):
+            self._forget(request_id)
+
+    def _forget(self, request_id: str) -> None:
+        client = self._owners.pop(request_id, None)
+        if client is not None:
+            self._clients[client].request_ids.discard(request_id)
+
+    def _show(self) -> None:
+        """Stats for the heartbeat, and the view for those who watch; a few times a second."""
+        now = time.monotonic()
+        if now - self._stats_time >= STATS_INTERVAL_S or not self._engine.has_unfinished:
+            self._stats_time = now
+            self._heartbeat.stats = collect_stats(self._engine)
+        update = self._engine.view.take(now)
+        if update is not None:
+            message = ViewMessage(update)
+            for watcher in self._watchers:
+                self._send(watcher, message)
+
+
+def _outputs_socket(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.PUSH)
+    socket.setsockopt(zmq.SNDHWM, MAX_UNREAD_MESSAGES)
+    socket.bind(address)
+    return socket
+
+
+def main() -> int:
+    orders = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineOrders)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logger.setLevel(logging.INFO)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _exit_at_once)
+    leave_with_parent(orders.parent_fd, orders.directory)
+    addresses = EngineAddresses(orders.directory)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    heartbeat = Heartbeat(context, addresses.status)
+    try:
+        launched = launch(orders.config, orders.executor, on_files_ready=lambda: heartbeat.enter("loading"))
+    except QuireError as error:
+        heartbeat.error = str(error)
+        heartbeat.enter("failed")
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        heartbeat.stop()
+        return 1
+    return _serve(launched, context, addresses, orders.num_clients, heartbeat)
+
+
+def _serve(
+    launched: LaunchedEngine,
+    context: zmq.Context[zmq.Socket[bytes]],
+    addresses: EngineAddresses,
+    num_clients: int,
+    heartbeat: Heartbeat,
+) -> int:
+    service = EngineService(launched.client.engine, context, addresses, num_clients, heartbeat)
+
+    def stop(*_: Any) -> None:
+        service.stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    heartbeat.info = launched.info
+    heartbeat.enter("ready")
+    try:
+        service.run()
+    except Exception as error:
+        logger.exception("The engine stopped.")
+        heartbeat.error = f"{type(error).__name__}: {error}"
+        heartbeat.enter("failed")
+        heartbeat.stop()
+        return 1
+    heartbeat.stop()
+    launched.shutdown()
+    return 0
+
+
+def leave_with_parent(parent_fd: int, directory: str) -> None:
+    """End this process when the parent's end of the pipe closes, however the parent ended. Its directory goes too."""
+    if sys.platform == "linux":
+        # A stopped process reads no pipe: let it go on when its parent dies.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+
+    def wait() -> None:
+        while os.read(parent_fd, 1):
+            continue
+        shutil.rmtree(directory, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=wait, name="quire-parent-watch", daemon=True).start()
+
+
+def _exit_at_once(*_: Any) -> None:
+    """Nothing is served yet, and loading may not come back to Python for a while."""
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

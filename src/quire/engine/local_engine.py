@@ -1,0 +1,147 @@
+"""An engine on a thread of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+
+from quire.core.embedding import EmbeddingRequest, PoolingRequestOutput
+from quire.core.engine_info import EngineInfo
+from quire.core.outputs import RequestOutput
+from quire.core.request import Request
+from quire.engine.engine_client import Output
+from quire.engine.input_processor import InputProcessor
+from quire.engine.launch import LaunchedEngine
+from quire.engine.stream import Stream, StreamItem, hand_out
+from quire.engine.tokenizer import Tokenizer
+from quire.errors import EngineDeadError
+
+IDLE_WAIT_S = 0.5
+"""How long the engine thread sleeps without work before it looks again; new work wakes it at once."""
+
+Command = Callable[[], None]
+
+
+class LocalEngine:
+    def __init__(self, engine: LaunchedEngine) -> None:
+        self._engine = engine
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._streams: dict[str, Stream] = {}
+        self._death: Exception | None = None
+        self._lock = threading.Lock()
+        """Guards the step from alive to dead: no command may slip in after the last one was read."""
+        self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._engine.tokenizer
+
+    @property
+    def inputs(self) -> InputProcessor:
+        return self._engine.inputs
+
+    def submit(self, request: Request | EmbeddingRequest, stream: Stream) -> None:
+        self._send(lambda: self._add(request, stream))
+
+    def drop(self, request_id: str, stream: Stream) -> None:
+        self._commands.put(lambda: self._drop(request_id, stream))
+
+    def abort(self, request_id: str) -> None:
+        self._send(lambda: self._abort(request_id))
+
+    async def reset_prefix_cache(self) -> bool:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+
+        def reset() -> None:
+            result = self._engine.client.engine.reset_prefix_cache()
+            loop.call_soon_threadsafe(done.set_result, result)
+
+        self._send(reset)
+        return await done
+
+    def check_alive(self) -> None:
+        if self._death is not None:
+            raise EngineDeadError(str(self._death)) from self._death
+
+    def shutdown(self) -> None:
+        """Stop the thread and free the model."""
+        self._commands.put(None)
+        self._thread.join()
+        self._engine.shutdown()
+
+    def _run(self) -> None:
+        """The engine thread: obey commands, step, hand out."""
+        try:
+            while self._obey():
+                self._hand_out(self._engine.client.step())
+            self._die(EngineDeadError("The engine was shut down."))
+        except Exception as error:
+            self._die(error)
+
+    def _obey(self) -> bool:
+        """Carry out what is queued, waiting for it if there is nothing else to do; False means stop."""
+        idle = not self._engine.client.has_unfinished
+        while True:
+            try:
+                command = self._commands.get(block=idle, timeout=IDLE_WAIT_S if idle else None)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+            idle = False
+
+    def _hand_out(self, outputs: list[Output]) -> None:
+        items: list[tuple[Stream, StreamItem]] = []
+        for output in outputs:
+            if isinstance(output, RequestOutput | PoolingRequestOutput):
+                stream = self._streams.get(output.request_id)
+                if stream is not None:
+                    items.append((stream, output))
+                    if output.finished:
+                        del self._streams[output.request_id]
+        hand_out(items)
+
+    def _add(self, request: Request | EmbeddingRequest, stream: Stream) -> None:
+        try:
+            self._engine.client.add_request(request)
+        except Exception as error:
+            hand_out([(stream, error)])
+            return
+        self._streams[request.request_id] = stream
+
+    def _drop(self, request_id: str, stream: Stream) -> None:
+        """Another request may have taken the id by now: only its own stream is dropped."""
+        if self._streams.get(request_id) is stream:
+            del self._streams[request_id]
+            self._engine.client.abort(request_id)
+
+    def _abort(self, request_id: str) -> None:
+        stream = self._streams.pop(request_id, None)
+        output = self._engine.client.abort(request_id)
+        if stream is not None and output is not None:
+            hand_out([(stream, output)])
+
+    def _send(self, command: Command) -> None:
+        with self._lock:
+            self.check_alive()
+            self._commands.put(command)
+
+    def _die(self, error: Exception) -> None:
+        """Everyone who waits hears of it; commands that came too late are answered the same way."""
+        with self._lock:
+            self._death = error
+        while not self._commands.empty():
+            command = self._commands.get_nowait()
+            if command is not None:
+                command()
+        hand_out([(stream, error) for stream in self._streams.values()])
+        self._streams.clear()

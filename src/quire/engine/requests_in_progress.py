@@ -1,0 +1,113 @@
+"""The caller's side of every request that runs: turns the engine's deltas into outputs, wherever the engine is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quire.core.embedding import EmbeddingDelta, EmbeddingRequest, PoolingRequestOutput
+from quire.core.outputs import BeamSearchOutput, BeamSearchSequence, RequestOutput
+from quire.core.request import Request
+from quire.core.wire import BeamDelta, Delta, SampleDelta
+from quire.engine.embedding_outputs import aborted_output, pooling_output
+from quire.engine.output_processor import RequestState
+from quire.engine.tokenizer import Tokenizer
+from quire.errors import InvalidRequestError, QuireError
+
+Output = RequestOutput | PoolingRequestOutput | tuple[str, BeamSearchOutput]
+
+
+@dataclass(slots=True)
+class Digest:
+    """What one step's deltas came to. `stops`: (request id, sample, stop string) that the engine does not know yet."""
+
+    outputs: list[Output] = field(default_factory=list)
+    stops: list[tuple[str, int, str]] = field(default_factory=list)
+
+
+class RequestsInProgress:
+    """Not thread-safe: one thread at a time."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._states: dict[str, RequestState] = {}
+        self._embeddings: dict[str, EmbeddingRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._states) + len(self._embeddings)
+
+    def check_new(self, request_id: str) -> None:
+        """Raises InvalidRequestError if the id is in use."""
+        if request_id in self._states or request_id in self._embeddings:
+            raise InvalidRequestError(
+                f"Request id {request_id!r} is already running; give each request its own.", field="request_id"
+            )
+
+    def add(self, request: Request | EmbeddingRequest) -> None:
+        if isinstance(request, EmbeddingRequest):
+            self._embeddings[request.request_id] = request
+        else:
+            self._states[request.request_id] = RequestState(request, self._tokenizer)
+
+    def drop(self, request_id: str) -> None:
+        """Forget a request; what still comes for it is ignored."""
+        self._states.pop(request_id, None)
+        self._embeddings.pop(request_id, None)
+
+    def abort(self, request_id: str) -> RequestOutput | PoolingRequestOutput | None:
+        """Forget a request; returns what it had, its samples finished with abort. Unknown ids are ignored."""
+        if request_id in self._embeddings:
+            return aborted_output(self._embeddings.pop(request_id))
+        state = self._states.pop(request_id, None)
+        return None if state is None else state.abort()
+
+    def digest(self, deltas: list[Delta]) -> Digest:
+        """The outputs that one step's deltas changed, in order."""
+        digest = Digest()
+        changed: dict[str, set[int]] = {}
+        for delta in deltas:
+            if isinstance(delta, EmbeddingDelta):
+                self._take_embedding(delta, digest)
+                continue
+            state = self._states.get(delta.request_id)
+            if state is None:
+                continue
+            if isinstance(delta, BeamDelta):
+                digest.outputs.append((delta.request_id, self._beam_output(delta, state.request)))
+                continue
+            _append(state, delta, digest)
+            changed.setdefault(delta.request_id, set()).add(delta.index)
+        for request_id, indices in changed.items():
+            state = self._states[request_id]
+            output = state.output(indices)
+            if output is not None:
+                digest.outputs.append(output)
+            if state.finished:
+                del self._states[request_id]
+        return digest
+
+    def _take_embedding(self, delta: EmbeddingDelta, digest: Digest) -> None:
+        request = self._embeddings.pop(delta.request_id, None)
+        if request is not None:
+            digest.outputs.append(pooling_output(request, delta))
+
+    def _beam_output(self, delta: BeamDelta, request: Request) -> BeamSearchOutput:
+        del self._states[delta.request_id]
+        if delta.error is not None:
+            raise QuireError(f"Beam search of request {delta.request_id} failed: {delta.error}")
+        return BeamSearchOutput(
+            [
+                BeamSearchSequence(
+                    tokens=request.prompt_token_ids + output,
+                    cum_logprob=logprob,
+                    text=self._tokenizer.decode(output),
+                    finish_reason=reason.value,
+                )
+                for output, logprob, reason in delta.hypotheses
+            ]
+        )
+
+
+def _append(state: RequestState, delta: SampleDelta, digest: Digest) -> None:
+    stop = state.append(delta)
+    if stop is not None and delta.finish_reason is None:
+        digest.stops.append((delta.request_id, delta.index, stop))

@@ -1,0 +1,142 @@
+"""Structured output: the tokens a row's grammar allows next, worked out while the model computes.
+
+A grammar follows the row's live list of tokens, so a row that was preempted or forked catches up by reading it again.
+What it allows depends on the row's own output and nothing else (ADR 5).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+
+import llguidance
+import numpy as np
+import numpy.typing as npt
+
+from quire.checkpoint.tokenizer_files import TokenizerFiles
+from quire.core.structured_outputs import MAX_LEXER_STATES
+from quire.sampling.constraints import FORBIDDEN
+from quire.sampling.distribution import Float32Array
+
+BoolArray = npt.NDArray[np.bool_]
+MAX_COMPILED = 32
+"""Compiled grammars kept for the next row that wants the same one."""
+
+
+class RowError(Exception):
+    """This row cannot go on; the others can."""
+
+
+class Grammars:
+    """Compiles grammars for one model's vocabulary, and owns the two threads that do the work.
+
+    Compiling has a thread of its own, so that a long one never delays the masks of rows that run. The vocabulary is
+    read with the first grammar: that takes a second for 100,000 tokens, and most engines never need it.
+    """
+
+    def __init__(self, read_tokenizer: Callable[[], TokenizerFiles], vocab_size: int) -> None:
+        self._read_tokenizer = read_tokenizer
+        self._vocab_size = vocab_size
+        self._compiled: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._compile_thread = ThreadPoolExecutor(1, "quire-grammar-compile")
+        self._mask_thread = ThreadPoolExecutor(1, "quire-grammar-mask")
+
+    def follow(
+        self,
+        grammar: str,
+        token_ids: list[int],
+        num_prompt_tokens: int,
+        min_tokens: int = 0,
+        stop_token_ids: Collection[int] = (),
+    ) -> Grammar:
+        """A grammar that follows a live list of tokens; compiling starts at once, elsewhere."""
+        compiled = self._compile_thread.submit(self._compile, grammar)
+        bits = np.zeros(-(-self._vocab_size // 32), np.uint32)
+        min_length = num_prompt_tokens + min_tokens
+        return Grammar(self._mask_thread, compiled, bits, token_ids, num_prompt_tokens, min_length, stop_token_ids)
+
+    def _compile(self, grammar: str) -> llguidance.LLMatcher:
+        """A fresh copy: the one that is kept never sees a token, so nothing of one row reaches another."""
+        matcher = self._compiled.get(grammar)
+        if matcher is None:
+            limits = llguidance.LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+            matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+            self._compiled[grammar] = matcher
+        self._compiled.move_to_end(grammar)
+        if len(self._compiled) > MAX_COMPILED:
+            self._compiled.popitem(last=False)
+        return matcher.deep_copy()
+
+    @cached_property
+    def _tokenizer(self) -> llguidance.LLTokenizer:
+        """Ids that are no token of the tokenizer (padding of the embedding) are never allowed."""
+        files = self._read_tokenizer()
+        text = files.tokenizer_json.decode()
+        return llguidance.LLTokenizer(text, n_vocab=self._vocab_size, eos_token=list(files.end_token_ids()))
+
+
+class Grammar:
+    """One row's grammar, a logits processor.
+
+    Where the grammar is complete it allows the end-of-text tokens and nothing else. Until the list has `min_length`
+    tokens the `stop_token_ids` are held back, unless the grammar allows no others: the grammar wins.
+    """
+
+    def __init__(
+        self,
+        thread: ThreadPoolExecutor,
+        compiled: Future[llguidance.LLMatcher],
+        bits: npt.NDArray[np.uint32],
+        token_ids: list[int],
+        num_followed: int,
+        min_length: int,
+        stop_token_ids: Collection[int],
+    ) -> None:
+        self._thread = thread
+        self._compiled = compiled
+        self._bits = bits
+        self._token_ids = token_ids
+        self._num_followed = num_followed
+        self._min_length = min_length
+        self._stop_ids = np.array(sorted(stop_token_ids), np.int64)
+        self._forbidden: Future[BoolArray] | None = None
+
+    def prepare(self) -> None:
+        """Start working out what may come after the tokens known now; `apply` waits for it."""
+        self._forbidden = self._thread.submit(self._next_forbidden)
+
+    def apply(self, logits: Float32Array) -> None:
+        """Raises RowError if the grammar cannot go on from here."""
+        if self._forbidden is None:
+            self.prepare()
+        assert self._forbidden is not None
+        try:
+            forbidden = self._forbidden.result()
+        except RowError:
+            raise
+        except BaseException as error:  # a panic in llguidance is no Exception, and must end this row alone
+            raise RowError(f"The grammar failed: {type(error).__name__}.") from error
+        finally:
+            self._forbidden = None
+        np.copyto(logits, FORBIDDEN, where=forbidden[: len(logits)])
+
+    def _next_forbidden(self) -> BoolArray:
+        """Which of the V tokens may not come next; on the thread, where llguidance lets go of the interpreter."""
+        matcher = self._compiled.result()
+        new = self._token_ids[self._num_followed :]
+        self._num_followed += len(new)
+        matcher.consume_tokens(new)
+        matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        if matcher.is_error():
+            reason = matcher.get_error().partition("<")[0].strip()
+            raise RowError(f"The grammar cannot go on at position {len(self._token_ids)}: {reason}.")
+        bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")
+        if len(self._token_ids) < self._min_length:
+            held = bits[self._stop_ids]
+            bits[self._stop_ids] = 0
+            if not bits.any():
+                bits[self._stop_ids] = held
+        forbidden: BoolArray = bits == 0
+        return forbidden

@@ -1,0 +1,1 @@
+"""quire on the network: the OpenAI-compatible server."""

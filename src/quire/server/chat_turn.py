@@ -1,0 +1,177 @@
+"""From a conversation to a prompt, and from the model's text to an answer; the same for every chat API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.structured_outputs import StructuredOutputs
+from quire.engine.chat_template import render_chat
+from quire.engine.input_processor import Prompt
+from quire.errors import InvalidRequestError
+from quire.server.answer_parser import AnswerFormat, AnswerParser, choose_answer_format
+from quire.server.state import ServerState
+from quire.server.tools.definitions import NO_TOOLS, Tool, ToolChoice
+
+ROLES_OF_OTHER_NAME = {"developer": "system"}
+"""OpenAI's name for what open models' templates know as the system's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """What a chat request says, whichever API it came by. Messages are in the shape of chat completions."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: tuple[Tool, ...] = ()
+    choice: ToolChoice = NO_TOOLS
+    parallel: bool = True
+    """Several calls in one answer are welcome."""
+    documents: Sequence[Mapping[str, Any]] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+
+    @property
+    def usable_tools(self) -> tuple[Tool, ...]:
+        return () if self.choice.mode == "none" else self.tools
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """The prompt, and how to read what the model answers to it."""
+
+    text: str
+    token_ids: list[int]
+    conversation: Conversation
+    answer_format: AnswerFormat
+
+    @property
+    def prompt(self) -> Prompt:
+        return {"prompt": self.text, "prompt_token_ids": self.token_ids}
+
+    @property
+    def reads_marks(self) -> bool:
+        """Whether the text may be more than content, so that it must go through a parser."""
+        return self.answer_format.reasoning is not None or bool(self.conversation.usable_tools)
+
+    @property
+    def shows_special_tokens(self) -> bool:
+        """Whether the parser needs to see special tokens; the request's skip_special_tokens must be false then."""
+        return self.reads_marks and not self.answer_format.skips_special_tokens
+
+    def parser(self) -> AnswerParser:
+        """For one sample."""
+        talk = self.conversation
+        return self.answer_format.parser(self.text, talk.usable_tools, talk.choice, parallel=talk.parallel)
+
+    def constraint(self) -> StructuredOutputs | None:
+        """The grammar under which the model makes the calls it must make. Raises InvalidRequestError."""
+        talk = self.conversation
+        wanted = self.answer_format.constraint(self.text, talk.usable_tools, talk.choice, parallel=talk.parallel)
+        return None if wanted is None else StructuredOutputs(grammar=wanted["grammar"])
+
+    def structure(
+        self, wanted: tuple[StructuredOutputs, str] | None
+    ) -> tuple[StructuredOutputs | None, str | None]:
+        """The shape the answer must have, and the request's field that says so, of which `wanted` is one candidate.
+
+        Raises InvalidRequestError if there is another.
+        """
+        constraint = self.constraint()
+        if constraint is None:
+            return wanted or (None, None)
+        if wanted is not None:
+            raise InvalidRequestError(
+                f"tool_choice demands a call and {wanted[1]} another shape, but an answer has one only; drop one of them.",
+                field="tool_choice",
+                value=self.conversation.choice.name or self.conversation.choice.mode,
+            )
+        return constraint, "tools"
+
+
+async def take_turn(state: ServerState, conversation: Conversation) -> ChatTurn:
+    """Renders and tokenizes on a thread. Raises InvalidRequestError, ChatTemplateError."""
+    if conversation.chat_template is not None and not state.config.trust_request_chat_template:
+        raise InvalidRequestError(
+            "chat_template is a program, and this server does not run those of requests; leave it out, or start the"
+            " server with --trust-request-chat-template.",
+            field="chat_template",
+        )
+    state.connection.inputs.check_task("generate")
+    return await asyncio.to_thread(_render, state, conversation)
+
+
+def _render(state: ServerState, conversation: Conversation) -> ChatTurn:
+    tokenizer = state.llm.tokenizer
+    answer_format = model_answer_format(state)
+    plain = [_plain_message(message, index) for index, message in enumerate(conversation.messages)]
+    messages, tools = answer_format.for_template(plain, conversation.usable_tools)
+    text = render_chat(
+        tokenizer,
+        messages,
+        chat_template=conversation.chat_template or state.chat_template,
+        add_generation_prompt=conversation.add_generation_prompt,
+        continue_final_message=conversation.continue_final_message,
+        tools=tools,
+        documents=conversation.documents,
+        chat_template_kwargs=conversation.chat_template_kwargs,
+    )
+    token_ids = tokenizer.encode(text, add_special_tokens=conversation.add_special_tokens)
+    return ChatTurn(text, token_ids, conversation, answer_format)
+
+
+def model_answer_format(state: ServerState) -> AnswerFormat:
+    """How this server's model marks calls and reasoning; found out once, when the model is known."""
+    if state.answer_format is None:
+        state.answer_format = choose_answer_format(
+            state.llm.tokenizer,
+            state.chat_template,
+            tool_call_parser=state.config.tool_call_parser or "auto",
+            reasoning_parser=state.config.reasoning_parser or "auto",
+        )
+    return state.answer_format
+
+
+def truncated(state: ServerState, token_ids: list[int], limit: int | None, max_tokens: int | None) -> list[int]:
+    """The last tokens of a prompt, behind its BOS if it has one. `limit` -1 leaves room for `max_tokens`, or for one."""
+    if limit is None:
+        return token_ids
+    if limit == -1:
+        limit = max(1, state.llm.info.max_model_len - (max_tokens or 1))
+    if len(token_ids) <= limit:
+        return token_ids
+    bos = token_ids[:1] if token_ids[0] == state.llm.tokenizer.bos_token_id and limit > 1 else []
+    return bos + token_ids[len(token_ids) - (limit - len(bos)) :]
+
+
+def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Content parts become one text: templates of models for text take nothing else."""
+    plain = dict(message)
+    role = plain.get("role")
+    if isinstance(role, str):
+        plain["role"] = ROLES_OF_OTHER_NAME.get(role, role)
+    if isinstance(plain.get("content"), list):
+        plain["content"] = "\n".join(
+            _part_text(part, f"messages[{index}].content[{at}]") for at, part in enumerate(plain["content"])
+        )
+    return plain
+
+
+def _part_text(part: object, field: str) -> str:
+    match part:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+            return text
+        case {"type": "refusal", "refusal": str(text)}:
+            return text
+        case {"type": kind}:
+            raise InvalidRequestError(
+                f"{field} has the type {kind!r:.100}, but the model takes text only: send parts like"
+                ' {"type": "text", "text": "..."}.',
+                field=field,
+                value=kind,
+            )
+    raise InvalidRequestError(f'{field} must be {{"type": "text", "text": "..."}}, got {part!r:.100}.', field=field)

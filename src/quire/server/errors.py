@@ -1,0 +1,96 @@
+"""Whatever goes wrong, the client hears of it as an OpenAI error object: message, type, param, code."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from quire.errors import (
+    ChatTemplateError,
+    EngineDeadError,
+    GenerationFailedError,
+    InvalidRequestError,
+    RequestTimeoutError,
+)
+from quire.server.admission import RETRY_AFTER_S, DrainingError, OverloadedError
+from quire.server.schemas.fields import HIDDEN_TAG
+
+logger = logging.getLogger("quire")
+
+INTERNAL_MESSAGE = "The server failed on this request; its log has the reason."
+MAX_VALUE_LENGTH = 64
+RETRY_HEADERS = {"Retry-After": str(RETRY_AFTER_S)}
+TYPES: dict[int, str] = {
+    HTTPStatus.BAD_REQUEST: "invalid_request_error",
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.FORBIDDEN: "permission_error",
+    HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "service_unavailable_error",
+}
+
+
+def error_object(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    kind = TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, body and headers for an exception, also for one that ends a stream. Unknown ones tell nothing."""
+    match error:
+        case InvalidRequestError():
+            return 400, error_object(400, str(error), error.field), {}
+        case ChatTemplateError():
+            return 400, error_object(400, str(error), "messages"), {}
+        case OverloadedError():
+            return 429, error_object(429, str(error), code="overloaded"), RETRY_HEADERS
+        case DrainingError() | EngineDeadError() | RequestTimeoutError():
+            return 503, error_object(503, str(error)), RETRY_HEADERS
+        case GenerationFailedError():
+            return 500, error_object(500, str(error), code="generation_failed"), {}
+        case RequestValidationError():
+            return 400, _validation_error(error), {}
+        case HTTPException():
+            return error.status_code, error_object(error.status_code, str(error.detail)), dict(error.headers or {})
+    logger.error("A request failed.", exc_info=error)
+    return 500, error_object(500, INTERNAL_MESSAGE), {}
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    async def answer(request: Request, error: Exception) -> Response:
+        status, body, headers = describe(error)
+        return JSONResponse(body, status, headers)
+
+    for kind in (
+        InvalidRequestError,
+        ChatTemplateError,
+        OverloadedError,
+        DrainingError,
+        EngineDeadError,
+        RequestTimeoutError,
+        GenerationFailedError,
+        RequestValidationError,
+        HTTPException,
+        Exception,
+    ):
+        app.add_exception_handler(kind, answer)
+
+
+def _validation_error(error: RequestValidationError) -> dict[str, Any]:
+    """The first breach: the field, what was given, and the rule."""
+    first = error.errors()[0]
+    parts = [str(part) for part in first["loc"][1:]]
+    field = ".".join(part for part in parts if not part.startswith(HIDDEN_TAG)) or None
+    given = repr(first.get("input"))
+    if len(given) > MAX_VALUE_LENGTH:
+        given = given[:MAX_VALUE_LENGTH] + "…"
+    if first["type"] == "json_invalid":
+        return error_object(400, f"The body is not valid JSON: {first.get('ctx', {}).get('error', 'it does not parse')}.")
+    rule = first["msg"].removeprefix("Value error, ")
+    return error_object(400, f"{field or 'The body'}: {rule}; got {given}.", field)

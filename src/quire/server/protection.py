@@ -1,0 +1,152 @@
+"""What stands before every route: keys, hosts, origins, request ids, sizes. Plain ASGI, outermost first.
+
+The limits on connections, heads and slow clients are in http_protocol.py, those on requests in admission.py.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Awaitable
+
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.config import ServerConfig
+from quire.server.access import ANY, KeyRing, Names, is_own_origin, is_public
+from quire.server.errors import error_object
+from quire.server.state import ServerState
+
+MAX_REQUEST_ID_LENGTH = 128
+REQUEST_ID = "X-Request-Id"
+PRINTABLE = frozenset(string.printable.encode()) - frozenset(string.whitespace.encode()) | {ord(" ")}
+PREFLIGHT_CACHE_S = 600
+
+
+def add_protection(app: FastAPI, state: ServerState) -> None:
+    """Layers added later are further out."""
+    config = state.config
+    app.add_middleware(BodyLimit, max_size=config.max_body_size)
+    app.add_middleware(RequestIds)
+    app.add_middleware(Gate, config=config)
+    if config.allowed_origin:
+        # Outside the gate: a browser asks without the key whether it may send one.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.allowed_origin,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=(REQUEST_ID, "Retry-After"),
+            max_age=PREFLIGHT_CACHE_S,
+        )
+
+
+class Gate:
+    """Nothing but the public routes without a key (401); no foreign Host or Origin (403)."""
+
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+        self._app = app
+        self._keys = KeyRing(config.api_key)
+        self._names = Names(config.host, config.allowed_host)
+        self._origins = frozenset(config.allowed_origin)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # There are no other routes, and uvicorn is told to accept no others.
+            return
+        if not is_public(scope["method"], scope["path"]) and not self._keys.opens(scope["headers"]):
+            message = "This needs an API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+            await _refuse(401, message, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            return
+        refusal = self._foreign(scope)
+        if refusal is not None:
+            await _refuse(403, refusal)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _foreign(self, scope: Scope) -> str | None:
+        """Why the request's Host or Origin is not welcome; None if it is."""
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) > 1:
+            return "The request has more than one Host header."
+        host = hosts[0] if hosts else ""
+        if hosts and not self._names.include(host):
+            return (
+                f"This server does not go by the name {host[:64]!r}; if it should, start it with --allowed-host and the"
+                " name."
+            )
+        for name, value in scope["headers"]:
+            origin = value.decode("latin-1")
+            if name == b"origin" and not (
+                origin in self._origins or ANY in self._origins or is_own_origin(origin, host)
+            ):
+                return (
+                    f"Pages of {origin[:64]!r} may not call this server; if they should, start it with --allowed-origin and"
+                    " that origin."
+                )
+        return None
+
+
+class RequestIds:
+    """A client's X-Request-Id comes back on its response, once. One that is long or unprintable is refused."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+        if given is None:
+            await self._app(scope, receive, send)
+            return
+        if len(given) > MAX_REQUEST_ID_LENGTH or not PRINTABLE.issuperset(given):
+            message = (
+                f"{REQUEST_ID} must be at most {MAX_REQUEST_ID_LENGTH} printable ASCII characters, got {len(given)} bytes;"
+                " shorten it."
+            )
+            await _refuse(400, message, param=REQUEST_ID)(scope, receive, send)
+            return
+        request_id = given.decode("ascii")
+
+        def echo(message: Message) -> Awaitable[None]:
+            # Not a coroutine of its own: a stream passes here once a chunk.
+            if message["type"] == "http.response.start":
+                MutableHeaders(raw=message["headers"])[REQUEST_ID] = request_id
+            return send(message)
+
+        await self._app(scope, receive, echo)
+
+
+class BodyLimit:
+    """413 for a body of more than `max_size` bytes, by what it declares or, chunked, by what came."""
+
+    def __init__(self, app: ASGIApp, max_size: int) -> None:
+        self._app = app
+        self._max_size = max_size
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for name, value in scope["headers"]:
+            if name == b"content-length" and int(value) > self._max_size:
+                await _refuse(413, self._message())(scope, receive, send)
+                return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max_size:
+                raise HTTPException(413, self._message())
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _message(self) -> str:
+        return f"The body is larger than {self._max_size} bytes (--max-body-size); send less at a time."
+
+
+def _refuse(
+    status: int, message: str, headers: dict[str, str] | None = None, *, param: str | None = None
+) -> JSONResponse:
+    return JSONResponse(error_object(status, message, param), status, headers)

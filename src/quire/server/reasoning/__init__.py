@@ -1,0 +1,1 @@
+"""Models that think aloud first: telling their reasoning from their answer."""

@@ -1,0 +1,66 @@
+"""Telling reasoning from the answer behind it."""
+
+from __future__ import annotations
+
+import re
+
+from quire.server.answer_events import ContentDelta, Event, ReasoningDelta, merge_events
+from quire.server.reasoning.registry import ReasoningStyle
+from quire.server.text_reader import SPACE, Markers, Steps, TextReader
+
+_NEWLINES = re.compile(r"[\r\n]+")
+
+
+class ReasoningParser:
+    """Splits text that arrives in pieces into reasoning and content.
+
+    Reasoning comes first or not at all: a mark further on is content. White space around the reasoning and the
+    newlines before the answer are dropped. Reasoning that never ends has no answer behind it.
+    """
+
+    def __init__(self, style: ReasoningStyle, *, starts_inside: bool = False) -> None:
+        self._style = style
+        self._starts_inside = starts_inside
+        self._reader = TextReader()
+        self._events: list[Event] = []
+        self._space: list[str] = []
+        """White space at the end of the reasoning so far."""
+        self._steps = self._read()
+
+    def feed(self, text: str) -> list[Event]:
+        """What the text means, as far as it is sure."""
+        self._reader.feed(text)
+        return self._advance()
+
+    def finish(self) -> list[Event]:
+        """The text ends here: what was held back."""
+        self._reader.close()
+        return self._advance()
+
+    def _advance(self) -> list[Event]:
+        next(self._steps, None)
+        events, self._events = self._events, []
+        return merge_events(events)
+
+    def _read(self) -> Steps[None]:
+        reader = self._reader
+        space = yield from reader.take(SPACE)
+        is_opened = yield from reader.take_literal(self._style.start)
+        if is_opened or self._starts_inside:
+            yield from reader.take(SPACE)
+            yield from reader.copy_until(Markers([self._style.end]), self._put_reasoning)
+            reader.unmark()
+            yield from reader.take(_NEWLINES)
+        else:
+            self._put_content(space)
+        yield from reader.copy_until(Markers([]), self._put_content)
+
+    def _put_reasoning(self, text: str) -> None:
+        visible = text.rstrip()
+        if visible:
+            self._events.append(ReasoningDelta("".join([*self._space, visible])))
+            self._space.clear()
+        self._space.append(text[len(visible) :])
+
+    def _put_content(self, text: str) -> None:
+        self._events.append(ContentDelta(text))

@@ -1,0 +1,204 @@
+"""Vectors of texts: `/v1/embeddings`, and what they say of pairs: `/v1/score`, `/v1/rerank`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+from fastapi import APIRouter, HTTPException, Request, Response
+
+from quire.core.embedding import PoolingParams, PoolingRequestOutput
+from quire.engine.embedding_outputs import check_pairs, score_outputs, vector_of
+from quire.engine.input_processor import Prompt
+from quire.errors import InvalidRequestError, RequestTimeoutError
+from quire.server.request_record import Operation
+from quire.server.schemas.embeddings import (
+    EmbeddingsRequest,
+    EmbeddingsResponse,
+    RerankRequest,
+    RerankResponse,
+    ScoreRequest,
+    ScoreResponse,
+    TextDocument,
+    TextsRequest,
+)
+from quire.server.serving import Origin, origin_of, recorded, require_ready, unless_client_leaves
+from quire.server.state import ServerState
+from quire.server.strict_json import StrictJSONRoute
+
+router = APIRouter(route_class=StrictJSONRoute)
+
+Encode = Callable[[Prompt], Coroutine[Any, Any, PoolingRequestOutput]]
+
+MAX_TEXTS_IN_FLIGHT = 128
+"""Of one request: enough to fill the engine's steps, few enough that others get their turn."""
+
+
+@router.post("/v1/embeddings", response_model=EmbeddingsResponse)
+async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
+    """One vector a text, in the texts' order."""
+    params = PoolingParams(
+        normalize=body.normalize,
+        dimensions=body.dimensions,
+        truncate_prompt_tokens=body.truncate_prompt_tokens,
+    )
+    texts = _as_prompts(body.input)
+    state, outputs = await _encode(request, "embeddings", body, [("input", texts)], params)
+    as_base64 = body.encoding_format == "base64"
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": _base64(output) if as_base64 else vector_of(output).tolist(),
+        }
+        for index, output in enumerate(outputs)
+    ]
+    return _list("embd", state, data, outputs)
+
+
+@router.post("/v1/score", response_model=ScoreResponse)
+async def score(body: ScoreRequest, request: Request) -> Response:
+    """How alike texts are: the cosine of their vectors, -1 to 1."""
+    first, second = _as_list(body.text_1), _as_list(body.text_2)
+    check_pairs(len(first), len(second))
+    params = PoolingParams(normalize=True, truncate_prompt_tokens=body.truncate_prompt_tokens)
+    state, outputs = await _encode(request, "score", body, [("text_1", first), ("text_2", second)], params)
+    scores = score_outputs(outputs[: len(first)], outputs[len(first) :])
+    data = [{"object": "score", "index": index, "score": output.outputs.score} for index, output in enumerate(scores)]
+    return _list("score", state, data, outputs)
+
+
+@router.post("/v1/rerank", response_model=RerankResponse, response_model_exclude_none=True)
+async def rerank(body: RerankRequest, request: Request) -> Response:
+    """The documents that are most like the query, by the cosine of their vectors."""
+    documents = [item.text if isinstance(item, TextDocument) else item for item in body.documents]
+    params = PoolingParams(normalize=True, truncate_prompt_tokens=body.truncate_prompt_tokens)
+    state, outputs = await _encode(request, "score", body, [("query", [body.query]), ("documents", documents)], params)
+    scores = [output.outputs.score for output in score_outputs(outputs[:1], outputs[1:])]
+    best = sorted(range(len(scores)), key=lambda index: (-scores[index], index))[: body.top_n or None]
+    results = [
+        {"index": index, "relevance_score": scores[index]}
+        | ({"document": {"text": documents[index]}} if body.return_documents in (None, True) else {})
+        for index in best
+    ]
+    return _json({"id": _new_id("rerank"), "model": state.model_name, "results": results, "usage": _usage(outputs)})
+
+
+async def _encode(
+    request: Request,
+    operation: Operation,
+    body: TextsRequest,
+    fields: list[tuple[str, Sequence[Prompt]]],
+    params: PoolingParams,
+) -> tuple[ServerState, list[PoolingRequestOutput]]:
+    """The vectors of all texts, field after field. One that is refused or fails ends the others."""
+    state = require_ready(request)
+    if body.model not in (None, state.model_name):
+        raise HTTPException(404, f"There is no model {body.model!r} here; this server has {state.model_name!r}.")
+    origin = origin_of(request, operation, user=body.user)
+    texts = [
+        (f"{name}[{i}]" if len(group) > 1 else name, text) for name, group in fields for i, text in enumerate(group)
+    ]
+    encode = partial(state.llm.encode, pooling_params=params, priority=body.priority or 0, tenant=origin.tenant)
+    return state, await unless_client_leaves(request, _encode_recorded(state, origin, encode, texts))
+
+
+async def _encode_recorded(
+    state: ServerState, origin: Origin, encode: Encode, texts: list[tuple[str, Prompt]]
+) -> list[PoolingRequestOutput]:
+    with recorded(state, origin) as record:
+        outputs = await _encode_in_time(encode, texts, state.config.request_timeout)
+        record.request_id = outputs[0].request_id
+        record.finish_reason = "stop"
+        record.num_prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+        starts = [output.metrics.first_scheduled_time for output in outputs]
+        record.first_scheduled_time = min((start for start in starts if start is not None), default=None)
+        return outputs
+
+
+async def _encode_in_time(
+    encode: Encode, texts: list[tuple[str, Prompt]], limit: float | None
+) -> list[PoolingRequestOutput]:
+    try:
+        async with asyncio.timeout(limit):
+            return await _encode_all(encode, texts)
+    except TimeoutError as error:
+        raise RequestTimeoutError(
+            f"The request was not finished within {limit:g} s; send fewer texts at once, or try again later."
+        ) from error
+
+
+async def _encode_all(encode: Encode, texts: list[tuple[str, Prompt]]) -> list[PoolingRequestOutput]:
+    """In the texts' order; `texts` are named by the field they came in."""
+    outputs: dict[int, PoolingRequestOutput] = {}
+    left = iter(enumerate(texts))
+
+    async def work() -> None:
+        for index, (field, text) in left:
+            outputs[index] = await _encode_one(encode, field, text)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(MAX_TEXTS_IN_FLIGHT, len(texts))):
+                group.create_task(work())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [outputs[index] for index in range(len(texts))]
+
+
+async def _encode_one(encode: Encode, field: str, text: Prompt) -> PoolingRequestOutput:
+    try:
+        return await encode(text)
+    except InvalidRequestError as error:
+        if error.field in ("prompt", "prompt_token_ids"):
+            raise InvalidRequestError(f"{field}: {error}", field=field, value=error.value) from error
+        raise
+
+
+def _as_prompts(texts: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:
+    """A list of ids is one text."""
+    is_one = isinstance(texts, str) or isinstance(texts[0], int)
+    return [cast(Prompt, texts)] if is_one else list(cast(Sequence[Prompt], texts))
+
+
+def _as_list(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _base64(output: PoolingRequestOutput) -> str:
+    return base64.b64encode(vector_of(output).astype("<f4", copy=False).tobytes()).decode()
+
+
+def _usage(outputs: list[PoolingRequestOutput]) -> dict[str, int]:
+    num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def _list(
+    prefix: str, state: ServerState, data: list[dict[str, object]], outputs: list[PoolingRequestOutput]
+) -> Response:
+    return _json(
+        {
+            "id": _new_id(prefix),
+            "object": "list",
+            "created": int(time.time()),
+            "model": state.model_name,
+            "data": data,
+            "usage": _usage(outputs),
+        }
+    )
+
+
+def _json(body: object) -> Response:
+    """Without pydantic, which takes several times as long over a few hundred thousand numbers."""
+    return Response(msgspec.json.encode(body), media_type="application/json")

@@ -1,0 +1,64 @@
+"""Is the process there (live), can it answer (ready), is its engine well (health), how busy is it (load)?"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from quire import __version__
+from quire.errors import EngineDeadError
+from quire.server.errors import RETRY_HEADERS, error_object
+from quire.server.state import server_state
+
+router = APIRouter()
+
+
+@router.get("/health/live")
+async def live() -> dict[str, str]:
+    """200 as long as this process answers at all."""
+    return {"status": "live"}
+
+
+@router.get("/health/ready")
+async def ready(request: Request) -> JSONResponse:
+    """200 once the model is loaded, 503 before, while draining, and when the engine is gone."""
+    state = server_state(request)
+    status = state.connection.status
+    problem = _problem(request)
+    body = {
+        "status": "ready" if state.connection.ready and problem is None else "not ready",
+        "engine": "starting" if status is None else status.state,
+    }
+    if problem is not None:
+        body["reason"] = problem
+    is_ready = body["status"] == "ready" and not state.admission.draining
+    return JSONResponse(body, 200 if is_ready else 503, None if is_ready else RETRY_HEADERS)
+
+
+@router.get("/health")
+@router.get("/ping", include_in_schema=False)
+async def health(request: Request) -> JSONResponse:
+    """200 if requests would be answered; 503 with the reason if not."""
+    state = server_state(request)
+    problem = _problem(request)
+    if problem is None and not state.connection.ready:
+        problem = "The engine is still loading; ask again when /health/ready answers 200."
+    if problem is not None:
+        return JSONResponse(error_object(503, problem), 503, RETRY_HEADERS)
+    return JSONResponse({"status": "healthy"})
+
+
+@router.get("/version")
+async def version() -> dict[str, str]:
+    return {"version": __version__}
+
+
+def _problem(request: Request) -> str | None:
+    state = server_state(request)
+    if state.admission.draining:
+        return "The server is shutting down."
+    try:
+        state.connection.check_alive()
+    except EngineDeadError as error:
+        return str(error)
+    return None

@@ -1,0 +1,80 @@
+"""`POST /tokenize` and `POST /detokenize`, in vLLM's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from quire.server.chat_turn import take_turn
+from quire.server.schemas.answers import DetokenizeAnswer, TokenizeAnswer
+from quire.server.schemas.chat import TemplateFields
+from quire.server.schemas.fields import Name, RequestBody, TokenId, member, one_of
+from quire.server.schemas.openapi import answers
+from quire.server.serving import check_model, require_ready
+from quire.server.state import ServerState
+from quire.server.strict_json import StrictJSONRoute
+
+router = APIRouter(route_class=StrictJSONRoute)
+
+
+class TokenizeTextRequest(RequestBody):
+    model: Name | None = None
+    prompt: str
+    add_special_tokens: bool | None = Field(None, description="True if null.")
+    return_token_strs: bool | None = None
+
+
+class TokenizeChatRequest(TemplateFields):
+    model: Name | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(RequestBody):
+    model: Name | None = None
+    tokens: list[TokenId]
+
+
+def _kind(body: Any) -> str:
+    is_chat = "messages" in body if isinstance(body, dict) else isinstance(body, TokenizeChatRequest)
+    return "chat" if is_chat else "text"
+
+
+TokenizeRequest = Annotated[
+    Annotated[TokenizeTextRequest, member("text")] | Annotated[TokenizeChatRequest, member("chat")],
+    one_of("a prompt or messages", _kind),
+]
+
+
+@router.post("/tokenize", responses=answers(TokenizeAnswer), response_class=Response)
+async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+    """The token ids of a text or of a conversation, as a completion of it would begin."""
+    state = require_ready(request)
+    check_model(state, body.model)
+    tokenizer = state.llm.tokenizer
+    if isinstance(body, TokenizeChatRequest):
+        ids = (await take_turn(state, body.conversation())).token_ids
+    else:
+        ids = await asyncio.to_thread(tokenizer.encode, body.prompt, body.add_special_tokens is not False)
+    texts = [tokenizer.decode_token(token_id) for token_id in ids] if body.return_token_strs else None
+    return _json(TokenizeAnswer(len(ids), state.llm.info.max_model_len, ids, texts))
+
+
+@router.post("/detokenize", responses=answers(DetokenizeAnswer), response_class=Response)
+async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
+    """The text of token ids, special ones included; bytes that are no UTF-8 become U+FFFD."""
+    state = require_ready(request)
+    check_model(state, body.model)
+    return _json(DetokenizeAnswer(await asyncio.to_thread(_decode, state, body.tokens)))
+
+
+def _decode(state: ServerState, tokens: list[int]) -> str:
+    ids = state.connection.inputs.check_token_ids(tokens, "tokens")
+    return state.llm.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")

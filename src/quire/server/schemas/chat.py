@@ -1,0 +1,82 @@
+"""The body of /v1/chat/completions, and the conversation in it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from quire.server.chat_turn import Conversation
+from quire.server.schemas.fields import MAX_TOKENS, RequestBody, member, one_of, text_or_list
+from quire.server.schemas.sampling import Logprobs, SamplingFields
+from quire.server.tools.definitions import parse_tool_choice, parse_tools
+
+MAX_MESSAGES = 4096
+MAX_PARTS = 1024
+
+
+Content = Annotated[
+    Annotated[str, member("text")] | Annotated[list[dict[str, Any]], Field(max_length=MAX_PARTS), member("list")],
+    one_of("a text or a list of content parts", text_or_list),
+]
+
+
+class Message(RequestBody):
+    """Templates may read more fields than these, so others are kept."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    role: Annotated[str, Field(min_length=1, max_length=64)]
+    content: Content | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+    def as_template_input(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True)
+
+
+class TemplateFields(RequestBody):
+    """How a conversation becomes a prompt; /tokenize takes the same."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    tools: list[dict[str, Any]] | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template: str | None = Field(None, description="Only where the server trusts requests with it.")
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = Field(None, description="Open the assistant's message; true if null.")
+    continue_final_message: bool | None = Field(
+        None, description="Let the model go on with the last message; add_generation_prompt must be false then."
+    )
+    add_special_tokens: bool | None = Field(
+        None, description="Add BOS though the template writes special tokens itself; false if null."
+    )
+
+    def conversation(self, tool_choice: object = None, *, parallel: bool = True) -> Conversation:
+        """Raises InvalidRequestError for tools that break a rule."""
+        tools = parse_tools(self.tools)
+        return Conversation(
+            messages=[message.as_template_input() for message in self.messages],
+            tools=tools,
+            choice=parse_tool_choice(tool_choice, tools),
+            parallel=parallel,
+            documents=self.documents,
+            chat_template=self.chat_template,
+            chat_template_kwargs=self.chat_template_kwargs,
+            add_generation_prompt=self.add_generation_prompt is not False,
+            continue_final_message=self.continue_final_message is True,
+            add_special_tokens=self.add_special_tokens is True,
+        )
+
+
+class ChatCompletionRequest(TemplateFields, SamplingFields):
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
+        None, description="The older name of max_completion_tokens."
+    )
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
+        None, description="The rest of the context if null; more than fits is cut to what fits."
+    )
+    logprobs: bool | None = None
+    top_logprobs: Logprobs | None = Field(None, description="Only with logprobs.")
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None

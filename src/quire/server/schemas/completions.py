@@ -1,0 +1,77 @@
+"""The body of /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from quire.errors import InvalidRequestError
+from quire.server.schemas.fields import MAX_TOKENS, TokenId, member, one_of
+from quire.server.schemas.sampling import MAX_CHOICES, Logprobs, SamplingFields
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's."""
+MAX_PROMPTS = 256
+
+UNSUPPORTED = {
+    "suffix": "the model only continues texts; leave suffix out",
+    "best_of": "candidates are not ranked here; use n",
+    "use_beam_search": "beam search is for LLM.beam_search; leave it out",
+}
+
+
+def _prompt_kind(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "text"
+    kinds = {type(item) for item in value} if isinstance(value, list) else set()
+    return {str: "texts", int: "ids", list: "lists"}.get(kinds.pop()) if len(kinds) == 1 else None
+
+
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+Prompt = Annotated[
+    Annotated[str, member("text")]
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS), member("texts")]
+    | Annotated[TokenIds, member("ids")]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS), member("lists")],
+    one_of("a text, a list of texts, a list of token ids, or a list of such lists, and no empty list", _prompt_kind),
+]
+
+
+class CompletionRequest(SamplingFields):
+    prompt: Prompt
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
+        None, description="16 if null; more than fits is cut to what fits. 0 only with echo: nothing is generated."
+    )
+    logprobs: Logprobs | None = None
+    suffix: str | None = Field(None, description="Not supported.")
+    best_of: int | None = Field(None, description="Not supported.")
+    use_beam_search: bool | None = Field(None, description="Not supported.")
+    add_special_tokens: bool | None = Field(None, description="Begin texts as the model wants it (BOS); true if null.")
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """One or more; a list of ids is one."""
+        several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
+        prompts: list[str | list[int]] = self.prompt if several else [self.prompt]  # type: ignore[assignment, list-item]
+        return prompts
+
+    def check(self) -> None:
+        """Raises InvalidRequestError for what is not supported, and for too many samples in all."""
+        for field, remedy in UNSUPPORTED.items():
+            if getattr(self, field):
+                raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidRequestError(
+                "max_tokens is 0 and echo is not set, so there is nothing to answer; ask for at least one token.",
+                field="max_tokens",
+                value=0,
+            )
+        num_choices = len(self.prompts) * self.num_samples
+        if num_choices > MAX_CHOICES:
+            raise InvalidRequestError(
+                f"{len(self.prompts)} prompts with n={self.num_samples} are {num_choices} samples; at most"
+                f" {MAX_CHOICES} are taken: split them over several requests.",
+                field="n",
+                value=self.num_samples,
+            )

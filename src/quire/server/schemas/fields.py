@@ -1,0 +1,67 @@
+"""Types of request fields that several routes share. Strict: a bool is no number, and digits in quotes are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+MAX_NAME_LENGTH = 512
+MAX_TOKEN_ID = 2**31 - 1
+MAX_TOKENS = 2**63 - 1
+MAX_REQUEST_ID_LENGTH = 128
+PRINTABLE_ASCII = "^[ -~]*$"
+
+
+class RequestBody(BaseModel):
+    """Fields that quire does not know are ignored, as vLLM ignores them; a null is as good as leaving a field out."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+
+HIDDEN_TAG = "="
+"""What begins the names of a union's members in an error's location; messages leave those names out."""
+
+
+def member(name: str) -> Tag:
+    return Tag(HIDDEN_TAG + name)
+
+
+def one_of(rule: str, name_of: Callable[[Any], str | None]) -> Discriminator:
+    """Of a union: `name_of` names the member a value belongs to, so that there is one message, not one a member."""
+
+    def choose(value: Any) -> str | None:
+        name = name_of(value)
+        return None if name is None else HIDDEN_TAG + name
+
+    return Discriminator(choose, custom_error_type="wrong_kind", custom_error_message=f"it must be {rule}")
+
+
+def text_or_list(value: Any) -> str | None:
+    return "text" if isinstance(value, str) else "list" if isinstance(value, list) else None
+
+
+Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="A smaller number runs first.")]
+CacheSalt = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_NAME_LENGTH, description="Only requests of the same salt share cached prompts."),
+]
+RequestId = Annotated[
+    str,
+    Field(
+        max_length=MAX_REQUEST_ID_LENGTH,
+        pattern=PRINTABLE_ASCII,
+        description="For logs, and answered as X-Request-Id; need not be unique.",
+    ),
+]
+TruncatePromptTokens = Annotated[
+    int,
+    Field(
+        ge=-1,
+        le=MAX_TOKENS,
+        description="Keep only so many of the prompt's last tokens; -1 as many as fit. Otherwise long ones are refused.",
+    ),
+]

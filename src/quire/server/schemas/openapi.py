@@ -1,0 +1,32 @@
+"""What /openapi.json says of answers that are msgspec structs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+REFERENCE = "#/$defs/"
+
+
+def answers(whole: type[msgspec.Struct], *, streams: bool = False) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that answers 200 with `whole` as JSON, or also with events."""
+    content: dict[str, Any] = {"application/json": {"schema": schema_of(whole)}}
+    if streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    return {200: {"description": "The answer.", "content": content}}
+
+
+def schema_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """A JSON schema that refers to nothing outside itself; the structs are trees."""
+    (root,), parts = msgspec.json.schema_components((struct,), ref_template=REFERENCE + "{name}")
+    inlined: dict[str, Any] = _inline(root, parts)
+    return inlined
+
+
+def _inline(schema: Any, parts: dict[str, Any]) -> Any:
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            return _inline(parts[schema["$ref"].removeprefix(REFERENCE)], parts)
+        return {key: _inline(value, parts) for key, value in schema.items()}
+    return [_inline(item, parts) for item in schema] if isinstance(schema, list) else schema

@@ -1,0 +1,238 @@
+"""How a route runs a request: admission, the engine, time-outs, and the record that metrics, traces and logs are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastapi import HTTPException, Request
+
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.engine.input_processor import Prompt
+from quire.errors import EngineDeadError, InvalidRequestError, RequestTimeoutError
+from quire.server.errors import describe
+from quire.server.request_log import log_request
+from quire.server.request_record import Operation, RequestRecord
+from quire.server.state import ServerState, server_state
+
+Result = TypeVar("Result")
+
+
+CLIENT_GONE = 499
+"""Nobody reads it; logs and metrics do. nginx's number."""
+
+
+class ClientGoneError(HTTPException):
+    """The client closed its connection; nobody is left to answer."""
+
+    def __init__(self) -> None:
+        super().__init__(CLIENT_GONE, "The client closed the connection.")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from, as far as its treatment depends on it."""
+
+    operation: Operation
+    route: str
+    client: str
+    """Whom limits count, which nobody can pretend to be: a hash of the API key, or the address where none is needed."""
+    tenant: str
+    """Whom fairness counts: the same, a client's word for it where no key is needed, and the user it names."""
+    client_id: str | None
+    traceparent: str | None
+    tracestate: str | None
+    stream: bool
+
+
+def origin_of(request: Request, operation: Operation, *, stream: bool = False, user: str | None = None) -> Origin:
+    """`user`: the request's own field; with one API key for many users it tells them apart."""
+    route = request.scope.get("route")
+    headers = request.headers
+    return Origin(
+        operation=operation,
+        route=getattr(route, "path", "unknown"),
+        client=tenant_of(request) if server_state(request).config.api_key else address_of(request),
+        tenant=tenant_of(request) + (f"/{user}" if user else ""),
+        client_id=headers.get("x-request-id"),
+        traceparent=headers.get("traceparent"),
+        tracestate=headers.get("tracestate"),
+        stream=stream,
+    )
+
+
+def tenant_of(request: Request) -> str:
+    key = request.headers.get("authorization") or request.headers.get("x-api-key")
+    if key:
+        return "key-" + hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return address_of(request)
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client else "local"
+
+
+async def generate(
+    state: ServerState,
+    origin: Origin,
+    prompt: Prompt,
+    params: SamplingParams,
+    *,
+    priority: int = 0,
+    cache_salt: str | None = None,
+) -> AsyncGenerator[RequestOutput, None]:
+    """One prompt through the engine, admitted, timed and recorded. Closing the generator aborts the request.
+
+    Raises what `describe` in errors.py knows.
+    """
+    with recorded(state, origin) as record:
+        record.n, record.max_tokens = params.n, params.max_tokens
+        outputs = state.llm.generate(prompt, params, priority=priority, cache_salt=cache_salt, tenant=origin.tenant)
+        async with aclosing(outputs):
+            async for output in _within_limits(state, outputs, record.arrival_time):
+                _note(state, record, output)
+                yield output
+
+
+@contextmanager
+def recorded(state: ServerState, origin: Origin) -> Iterator[RequestRecord]:
+    """Admits a request, and tells of its end, however it ends. Raises OverloadedError or DrainingError."""
+    with state.admission.enter(origin.client):
+        record = _new_record(state, origin)
+        try:
+            yield record
+        except BaseException as error:
+            _note_failure(record, error)
+            raise
+        finally:
+            _close(state, record)
+
+
+async def _within_limits(
+    state: ServerState, outputs: AsyncGenerator[RequestOutput, None], arrival_time: float
+) -> AsyncGenerator[RequestOutput, None]:
+    """The outputs, as long as they come in time."""
+    config = state.config
+    if config.queue_timeout is None and config.request_timeout is None:
+        async for output in outputs:
+            yield output
+        return
+    first = True
+    while True:
+        limits = [config.queue_timeout if first else None, config.request_timeout]
+        limit = min(limit for limit in (*limits, float("inf")) if limit is not None)
+        left = None if limit == float("inf") else max(0.0, arrival_time + limit - time.monotonic())
+        try:
+            output = await asyncio.wait_for(anext(outputs), left)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise RequestTimeoutError(
+                f"The request was not {'started' if first else 'finished'} within {limit:g} s; the server is busy:"
+                " try again later."
+            ) from error
+        first = False
+        yield output
+
+
+def _new_record(state: ServerState, origin: Origin) -> RequestRecord:
+    now = time.monotonic()
+    return RequestRecord(
+        request_id="",
+        operation=origin.operation,
+        route=origin.route,
+        model=state.model_name,
+        client_id=origin.client_id,
+        tenant=origin.tenant,
+        stream=origin.stream,
+        arrival_time=now,
+        finished_time=now,
+        traceparent=origin.traceparent,
+        tracestate=origin.tracestate,
+    )
+
+
+def _note(state: ServerState, record: RequestRecord, output: RequestOutput) -> None:
+    """Metrics as tokens come. Outputs are deltas or, for those who asked for the end only, everything."""
+    times = output.metrics
+    now = times.last_token_time
+    if now is not None:
+        if record.first_token_time is None:
+            record.request_id = output.request_id
+            record.first_token_time = times.first_token_time
+            record.first_scheduled_time = times.first_scheduled_time
+            record.num_prompt_tokens = len(output.prompt_token_ids)
+            record.num_cached_tokens = output.num_cached_tokens
+            state.metrics.observe_first_token((times.first_token_time or now) - record.arrival_time)
+        record.last_token_time = now
+    for gap in times.token_gaps[record.num_gaps :]:
+        state.metrics.observe_tokens(gap)
+    record.num_gaps = len(times.token_gaps)
+    record.num_preemptions = times.num_preemptions
+    record.num_generation_tokens += sum(len(sample.token_ids) for sample in output.outputs)
+    for sample in output.outputs:
+        if sample.finish_reason is not None:
+            record.finish_reason = sample.finish_reason
+            record.error = "computation" if sample.error is not None else None
+
+
+def _note_failure(record: RequestRecord, error: BaseException) -> None:
+    if isinstance(error, GeneratorExit | asyncio.CancelledError):
+        record.finish_reason = "abort"
+        record.status = CLIENT_GONE
+    elif isinstance(error, Exception):
+        record.status = describe(error)[0]
+        record.error = type(error).__name__
+        record.finish_reason = None if isinstance(error, InvalidRequestError) else "error"
+
+
+def _close(state: ServerState, record: RequestRecord) -> None:
+    record.finished_time = time.monotonic()
+    state.metrics.observe_request(record)
+    log_request(record)
+    if state.tracer is not None:
+        state.tracer.trace(record)
+
+
+async def unless_client_leaves(request: Request, work: Awaitable[Result]) -> Result:
+    """The result of `work`, which is cancelled when the client closes its connection. Raises ClientGoneError then.
+
+    To be called once the body has been read: from then on the connection has only its end left to tell.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGoneError
+    finally:
+        for pending in (task, gone):
+            pending.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        continue
+
+
+def require_ready(request: Request) -> ServerState:
+    """The state of a server that can generate. Raises EngineDeadError (503) while it cannot."""
+    state = server_state(request)
+    state.connection.check_alive()
+    if not state.connection.ready:
+        raise EngineDeadError("The engine is still loading; ask again when /health/ready answers 200.")
+    return state
+
+
+def check_model(state: ServerState, name: str | None) -> None:
+    """Raises 404 for another model than the one that is served; no name will do."""
+    if name is not None and name != state.model_name:
+        raise HTTPException(404, f"There is no model {name!r:.100} here; this server has {state.model_name!r}.")

@@ -1,0 +1,82 @@
+"""Server-sent events (WHATWG HTML, section 9.2) from an async generator, aborted as soon as the reader leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Self
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from quire.server.errors import describe
+from quire.server.serving import unless_client_leaves
+
+DONE = b"data: [DONE]\n\n"
+_encoder = msgspec.json.Encoder()
+
+
+def event(data: object, name: str | None = None) -> bytes:
+    """One event; `data` becomes JSON (-inf and NaN become null)."""
+    line = b"data: %b\n\n" % _encoder.encode(data)
+    return line if name is None else b"event: %b\n%b" % (name.encode(), line)
+
+
+class EventStream(Response):
+    """`events` yields encoded events. An exception on the way becomes one last `error` event."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None, *, first: bytes = b""
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+        del self.headers["content-length"]
+        self._events = events
+        self._first = first
+
+    @classmethod
+    async def begin(
+        cls, request: Request, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None
+    ) -> Self:
+        """Waits for the first event, so that what fails before it is answered with a status of its own.
+
+        Raises what `events` raises, and ClientGoneError.
+        """
+        try:
+            first = await unless_client_leaves(request, anext(events))
+        except BaseException:
+            await events.aclose()
+            raise
+        return cls(events, headers, first=first)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reader_left = asyncio.ensure_future(_disconnected(receive))
+        writing = asyncio.ensure_future(self._write(send))
+        try:
+            await asyncio.wait({reader_left, writing}, return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
+        finally:
+            for task in (reader_left, writing):
+                task.cancel()
+            await asyncio.gather(reader_left, writing, return_exceptions=True)
+            await self._events.aclose()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if self._first:
+            await send({"type": "http.response.body", "body": self._first, "more_body": True})
+        try:
+            async for chunk in self._events:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except Exception as error:
+            await send({"type": "http.response.body", "body": event(describe(error)[1]), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue

@@ -1,0 +1,238 @@
+"""`quire serve`: one engine process, N API processes, and this one, which starts, watches and stops them.
+
+It loads next to nothing, so that the port is open within a fraction of a second. Children hold one end of a pipe whose
+other end only this process has: however it dies, they notice and leave.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from quire.config import EngineConfig, ServerConfig
+from quire.errors import QuireError
+
+logger = logging.getLogger("quire")
+
+BACKLOG = 2048
+POLL_S = 0.2
+STOP_GRACE_S = 5.0
+"""What children get to end by themselves, beyond the drain time-out, before they are killed."""
+MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+
+
+class PortInUseError(QuireError):
+    """Somebody else listens there."""
+
+
+@dataclass(slots=True)
+class Child:
+    name: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+
+def serve(engine: EngineConfig, server: ServerConfig, executor: str) -> int:
+    """Until a signal or a failure ends it; returns the exit code. Raises PortInUseError before anything is started."""
+    with listen(server.host, server.port) as listener, private_directory() as directory:
+        host, port = listener.getsockname()[:2]
+        logger.info("Listening on http://%s:%d (loading %s)", f"[{host}]" if ":" in host else host, port, engine.model)
+        return Supervisor(engine, server, executor, listener, directory).run()
+
+
+class Supervisor:
+    def __init__(
+        self, engine: EngineConfig, server: ServerConfig, executor: str, listener: socket.socket, directory: str
+    ) -> None:
+        self._server = server
+        self._directory = directory
+        self._signals: list[int] = []
+        self._engine_was_lost = False
+        parent_read, self._parent_end = os.pipe()
+        engine_read, engine_end = os.pipe()
+        environment = dict(os.environ)
+        if server.api_workers > 1:
+            environment[MULTIPROCESS_DIR] = os.path.join(directory, "metrics")
+            os.mkdir(environment[MULTIPROCESS_DIR])
+        self._engine = _spawn(
+            "engine",
+            "quire.engine.engine_process",
+            {
+                "config": engine,
+                "executor": executor,
+                "directory": directory,
+                "num_clients": server.api_workers,
+                "parent_fd": parent_read,
+            },
+            (parent_read, engine_end),
+            environment,
+        )
+        self._api = [
+            _spawn(
+                f"API process {worker}",
+                "quire.server.api_process",
+                {
+                    "engine": engine,
+                    "server": server,
+                    "directory": directory,
+                    "worker": worker,
+                    "listener_fd": listener.fileno(),
+                    "parent_fd": parent_read,
+                    "engine_fd": engine_read,
+                },
+                (parent_read, engine_read, listener.fileno()),
+                environment,
+            )
+            for worker in range(server.api_workers)
+        ]
+        for descriptor in (parent_read, engine_read, engine_end):
+            os.close(descriptor)
+        # When the API processes have gone, nobody is to wait for an answer.
+        listener.close()
+
+    def run(self) -> int:
+        with self._catch_signals() as wakeup, selectors.DefaultSelector() as selector:
+            selector.register(wakeup, selectors.EVENT_READ)
+            while True:
+                selector.select(POLL_S)
+                _drain(wakeup)
+                if self._signals:
+                    return self._stop(0, self._server.drain_timeout)
+                code = self._check_children()
+                if code is not None:
+                    return code
+
+    def _check_children(self) -> int | None:
+        """The exit code if the server cannot go on. A lost engine does not end it: clients and probes get 503."""
+        lost = next((child for child in self._api if child.ended), None)
+        if lost is not None:
+            logger.error("%s ended with code %s; stopping.", lost.name, lost.process.returncode)
+            return self._stop(1, 0.0)
+        if self._engine.ended and not self._engine_was_lost:
+            self._engine_was_lost = True
+            code = self._engine.process.returncode
+            if code == 1 and not self._engine_was_ready():
+                # It has said why: the model is missing, damaged, unsupported or too large.
+                return self._stop(1, 0.0)
+            logger.error("The engine process ended with code %s; requests get 503 until the server is restarted.", code)
+        return None
+
+    def _engine_was_ready(self) -> bool:
+        """The engine binds its request socket when it has loaded."""
+        return os.path.exists(os.path.join(self._directory, "requests"))
+
+    def _stop(self, code: int, drain_s: float) -> int:
+        """API processes first: they drain. A second signal ends the patience."""
+        for child in self._api:
+            _signal(child, signal.SIGTERM)
+        num_signals = len(self._signals)
+        deadline = time.monotonic() + drain_s + STOP_GRACE_S
+        while not all(child.ended for child in self._api) and time.monotonic() < deadline:
+            time.sleep(0.02)
+            if len(self._signals) > num_signals:
+                break
+        for child in self._api:
+            _signal(child, signal.SIGKILL)
+        _signal(self._engine, signal.SIGTERM)
+        deadline = time.monotonic() + (STOP_GRACE_S if len(self._signals) <= num_signals else 0.5)
+        while not self._engine.ended and time.monotonic() < deadline:
+            time.sleep(0.02)
+        _signal(self._engine, signal.SIGKILL)
+        for child in (*self._api, self._engine):
+            child.process.wait()
+        return code
+
+    @contextmanager
+    def _catch_signals(self) -> Iterator[socket.socket]:
+        """Signals are noted and wake the selector; the socket is the end to read."""
+        read_end, write_end = socket.socketpair()
+        read_end.setblocking(False)
+        write_end.setblocking(False)
+        signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
+
+        def note(number: int, _: Any) -> None:
+            self._signals.append(number)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, note)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        try:
+            yield read_end
+        finally:
+            signal.set_wakeup_fd(-1)
+            read_end.close()
+            write_end.close()
+
+
+@contextmanager
+def listen(host: str, port: int) -> Iterator[socket.socket]:
+    """A listening socket that children inherit. Raises PortInUseError, or QuireError for an address that is not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise PortInUseError(
+                f"Cannot listen on {host}:{port} ({error.strerror or error}); stop what listens there, or choose another"
+                " --host or --port."
+            ) from error
+        yield listener
+
+
+@contextmanager
+def private_directory() -> Iterator[str]:
+    """For sockets; mode 0700, with a short path, gone at the end."""
+    directory = tempfile.mkdtemp(prefix="quire-")
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _spawn(
+    name: str, module: str, orders: dict[str, Any], descriptors: tuple[int, ...], environment: dict[str, str]
+) -> Child:
+    """In a process group of its own: Ctrl-C reaches this process only, which passes it on in order."""
+    process = subprocess.Popen(  # noqa: S603  (our own module; the orders go through stdin)
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        pass_fds=descriptors,
+        process_group=0,
+        env=environment,
+    )
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(orders))
+    process.stdin.close()
+    return Child(name, process)
+
+
+def _signal(child: Child, number: int) -> None:
+    if not child.ended:
+        child.process.send_signal(number)
+
+
+def _drain(wakeup: socket.socket) -> None:
+    try:
+        while wakeup.recv(4096):
+            continue
+    except BlockingIOError:
+        return

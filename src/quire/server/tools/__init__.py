@@ -1,0 +1,1 @@
+"""Calls of tools: the formats models write them in, finding them in text, and making models write them."""

@@ -1,0 +1,59 @@
+"""One device's share of an encoder: loads it, carries out steps of whole texts."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+from quire.attention.forward_batch import ForwardBatch
+from quire.attention.select import select_backend
+from quire.checkpoint.checkpoint import open_checkpoint
+from quire.config import WorkerConfig
+from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
+from quire.kernels.select import select_ops
+from quire.layers.pooling import pool, shorten_and_normalize
+from quire.models.registry import load_encoder
+from quire.worker.worker import DTYPES
+
+
+class EncodeWorker:
+    def __init__(self, config: WorkerConfig) -> None:
+        torch.set_num_threads(config.num_threads)
+        checkpoint = open_checkpoint(config.model)
+        dtype = DTYPES[config.dtype]
+        attention = select_backend(config.backend, dtype, checkpoint.config)
+        self._model = load_encoder(checkpoint, dtype, select_ops(config.backend), attention)
+
+    @torch.inference_mode()
+    def execute(self, plan: EncodePlan) -> EncodeResult:
+        batch = pack([row.token_ids for row in plan.rows])
+        hidden = self._model.forward(batch)
+        ends = itertools.pairwise(batch.query_starts)
+        rows = [self._vectors(hidden[first:last], row) for (first, last), row in zip(ends, plan.rows, strict=True)]
+        return EncodeResult(plan.step_id, rows)
+
+    def _vectors(self, hidden: torch.Tensor, row: EncodeRow) -> Vectors | str:
+        pooling = self._model.config.pooling
+        assert pooling is not None, "an encoder's config says how to pool"
+        params = row.params
+        vectors = pool(hidden, pooling.kind) if params.task == "embed" else hidden.float()
+        normalize = pooling.normalize if params.normalize is None else params.normalize
+        vectors = shorten_and_normalize(vectors, params.dimensions, normalize)
+        if not torch.isfinite(vectors).all():
+            return "the embedding has values that are infinite or not numbers; load the model in float32"
+        return Vectors(vectors.numpy().astype("<f4", copy=False).tobytes(), vectors.shape[0])
+
+
+def pack(texts: list[list[int]]) -> ForwardBatch:
+    """Whole texts side by side, without padding."""
+    lengths = [len(text) for text in texts]
+    return ForwardBatch(
+        token_ids=torch.tensor(list(itertools.chain.from_iterable(texts))),
+        positions=torch.cat([torch.arange(length) for length in lengths]),
+        query_starts=[0, *itertools.accumulate(lengths)],
+        context_lens=lengths,
+        groups=[],
+        layer_groups=[],
+        logits_indices=torch.empty(0, dtype=torch.int64),
+    )

@@ -1,0 +1,92 @@
+"""`quire chat --url` and `quire complete` against a server."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from tests.cli.conftest import ENVIRONMENT, QUIRE, RunQuire
+from tests.cli.test_chat import Terminal
+from tests.fake_server import FakeServer
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer("fake", api_key="secret") as server:
+        yield server
+
+
+@pytest.fixture
+def remote(quire: RunQuire, server: FakeServer) -> RunQuire:
+    def run(command: str, *words: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return quire(command, "--url", server.url, "--api-key", "secret", *words, stdin=stdin)
+
+    return run
+
+
+def test_a_conversation(remote: RunQuire, server: FakeServer) -> None:
+    done = remote("chat", "-n", 3, "--system", "Be brief.", "--seed", 5, stdin="one\ntwo\n/clear\nthree\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == " w0 w1 w2\n" * 3
+    assert done.stderr.count("[3 tokens, ") == 3
+    assert [len(body["messages"]) for body in server.bodies] == [2, 4, 2], "system, and the turns until /clear"
+    assert server.bodies[1]["messages"][2] == {"role": "assistant", "content": " w0 w1 w2"}
+    assert (server.bodies[0]["seed"], server.bodies[0]["max_tokens"], server.bodies[0]["model"]) == (5, 3, "fake")
+    assert "top_p" not in server.bodies[0]
+
+
+def test_a_turn_that_fails_is_told_and_forgotten(remote: RunQuire, server: FakeServer) -> None:
+    server.plan = ["refuse", "cut"]
+    done = remote("chat", "-n", 3, stdin="one\ntwo\nthree\n")
+    assert done.returncode == 0
+    assert "this is refused" in done.stderr
+    assert "does not answer" in done.stderr
+    assert len(server.bodies[-1]["messages"]) == 1
+
+
+def test_a_completion(remote: RunQuire, server: FakeServer) -> None:
+    done = remote("complete", "Once upon", "-n", 2)
+    assert (done.returncode, done.stdout) == (0, "Once upon w0 w1\n")
+    assert "[2 tokens, " in done.stderr
+    assert server.bodies[-1]["prompt"] == "Once upon"
+    assert remote("complete", "-q", "-n", 1, stdin="piped\n").stdout == "piped w0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--url", "nowhere"), "A server is named like"),
+        (("--url", "http://127.0.0.1:9"), "No server answers"),
+        (("--api-key", "wrong"), "add --api-key"),
+        (("--model", "other"), "serves fake, not other"),
+    ],
+)
+def test_errors_are_one_line(remote: RunQuire, words: tuple[str, ...], message: str) -> None:
+    done = remote("complete", "x", *words)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(server: FakeServer) -> None:
+    server.gap_s = 0.01
+    ours, theirs = pty.openpty()
+    words = [QUIRE, "chat", "--url", server.url, "--api-key", "secret", "-n", "10000"]
+    with subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env={**ENVIRONMENT, "TERM": "dumb"}
+    ) as chat:
+        os.close(theirs)
+        terminal = Terminal(chat, ours)
+        terminal.read_until("> ")
+        terminal.type("go on\n")
+        terminal.read_until("w3")
+        terminal.ctrl_c()
+        terminal.read_until("(stopped)")
+        terminal.read_until("> ")
+        assert server.num_closed == 1, "the server knows that nobody listens"
+        terminal.type("/exit\n")
+        assert chat.wait(timeout=60) == 0
+    os.close(ours)

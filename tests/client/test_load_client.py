@@ -1,0 +1,182 @@
+"""The load generator's client: times and counts of good streams, one clear error for every kind of bad one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fake_server import FakeServer
+
+from quire.client.address import RemoteError, parse_address
+from quire.client.load_client import LoadClient, StreamedAnswer
+from quire.client.stream_events import MAX_EVENT_BYTES, EventCutter
+
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+
+
+def body(endpoint: str, num_tokens: int) -> bytes:
+    prompt: dict[str, Any] = (
+        {"messages": [{"role": "user", "content": "four"}]} if endpoint == "chat" else {"prompt": [1, 2, 3, 4]}
+    )
+    return json.dumps({**prompt, "max_tokens": num_tokens, "stream": True}).encode()
+
+
+def stream(url: str, *, num_tokens: int = 8, endpoint: str = "completions", timeout_s: float = 30) -> StreamedAnswer:
+    async def ask() -> StreamedAnswer:
+        client = LoadClient(parse_address(url), timeout_s)
+        answer = await client.stream(PATHS[endpoint], body(endpoint, num_tokens))
+        client.close()
+        return answer
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("endpoint", PATHS)
+def test_a_good_stream(server: FakeServer, endpoint: str) -> None:
+    answer = stream(server.url, endpoint=endpoint)
+    assert answer.error is None
+    assert len(answer.arrivals) == 8, "neither the role nor the finish reason is a token"
+    assert answer.arrivals == sorted(answer.arrivals)
+    assert answer.start < answer.arrivals[0]
+    assert answer.arrivals[-1] <= answer.end
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        ("refuse", "answered 400.*this is refused"),
+        ("busy", "answered 429"),
+        ("hang", "no end after 0.5 s"),
+        ("cut", "closed the connection before the stream's end"),
+        ("garbage", "no completion chunk"),
+        ("error_event", "the engine died"),
+        ("unfinished", "without a finish reason"),
+    ],
+)
+def test_bad_streams(server: FakeServer, behaviour: str, message: str) -> None:
+    server.plan = [behaviour]
+    answer = stream(server.url, timeout_s=0.5 if behaviour == "hang" else 30)
+    assert answer.error is not None
+    assert re.search(message, answer.error)
+    assert stream(server.url).error is None, "the server is not to blame for the next one"
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    error = stream(f"http://127.0.0.1:{port}").error
+    assert error is not None
+    assert "refused" in error.lower() or "connect" in error.lower()
+
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def against(handler: Handler, use: Callable[[str], Awaitable[None]]) -> None:
+    """Run `use` with the URL of a raw server."""
+
+    tasks: list[asyncio.Task[None]] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task: asyncio.Task[None] | None = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await handler(reader, writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def run() -> None:
+        async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+            await use(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+
+
+EVENTS = b'data: {"choices":[{"text":"a","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+
+def test_connections_are_kept_and_replaced_when_the_server_closed_them() -> None:
+    connections: list[int] = []
+
+    async def two_answers_a_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(0)
+        for _ in range(2):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(EVENTS), EVENTS))
+            connections[-1] += 1
+
+    async def ask(url: str) -> None:
+        client = LoadClient(parse_address(url), 10)
+        for _ in range(5):
+            assert (await client.stream("/v1/completions", b"")).error is None
+        client.close()
+
+    against(two_answers_a_connection, ask)
+    assert connections == [2, 2, 1]
+
+
+def test_a_stream_that_ends_by_closing() -> None:
+    async def close_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + EVENTS)
+
+    async def ask(url: str) -> None:
+        client = LoadClient(parse_address(url), 10)
+        answer = await client.stream("/v1/completions", b"")
+        client.close()
+        assert (answer.error, len(answer.arrivals)) == (None, 1)
+
+    against(close_at_the_end, ask)
+
+
+def test_a_server_that_speaks_no_http() -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+        await reader.read()
+
+    async def ask(url: str) -> None:
+        client = LoadClient(parse_address(url), 10)
+        answer = await client.stream("/v1/completions", b"")
+        client.close()
+        assert answer.error is not None
+        assert "does not speak HTTP" in answer.error
+
+    against(speak, ask)
+
+
+@given(st.lists(st.integers(1, 40), max_size=30), st.sampled_from([b"\n", b"\r\n"]))
+def test_events_do_not_depend_on_how_the_bytes_are_cut(cuts: list[int], newline: bytes) -> None:
+    text = (
+        b': alive\n\ndata: {"choices":[{"text":"a"}]}\n\nevent: x\ndata: {"choices":\ndata: [{"text":"b"}]}\n\n'
+        b'data:{"usage":{"completion_tokens":2}}\n\ndata: [DONE]\n\n'
+    ).replace(b"\n", newline)
+    cutter, chunks, rest = EventCutter(), [], text
+    for cut in cuts:
+        chunks += cutter.feed(rest[:cut])
+        rest = rest[cut:]
+    chunks += cutter.feed(rest)
+    assert [chunk.choices[0].text for chunk in chunks if chunk.choices] == ["a", "b"]
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 2
+    assert cutter.done
+
+
+def test_an_endless_event_is_refused() -> None:
+    cutter = EventCutter()
+    cutter.feed(b"x" * MAX_EVENT_BYTES)
+    with pytest.raises(RemoteError, match="more than"):
+        cutter.feed(b"x")

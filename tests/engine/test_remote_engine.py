@@ -1,0 +1,152 @@
+"""An engine behind sockets gives what one in process gives. The engine process itself is tested in tests/server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from quire import AsyncLLM, SamplingParams
+from quire.config import EngineConfig
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import OutputKind
+from quire.engine.engine_addresses import EngineAddresses
+from quire.engine.engine_process import EngineService
+from quire.engine.heartbeat import Heartbeat
+from quire.engine.launch import launch
+from quire.engine.remote_engine import ClientFiles, RemoteEngine
+from quire.errors import EngineDeadError, InvalidRequestError
+
+Body = Callable[[AsyncLLM, EngineService], Coroutine[Any, Any, None]]
+
+
+def params(**fields: Any) -> SamplingParams:
+    return SamplingParams(**{"temperature": 0.0, "max_tokens": 12, "ignore_eos": True, **fields})
+
+
+def run(model: Path, directory: Path, body: Body, executor: str = "null") -> None:
+    """`body` with a face over sockets; the service runs on a thread. Afterwards no block is held."""
+    launched = launch(EngineConfig(model=str(model), num_blocks=100, num_threads=1, seed=1), executor)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    addresses = EngineAddresses(str(directory))
+    heartbeat = Heartbeat(context, addresses.status)
+    service = EngineService(launched.client.engine, context, addresses, 1, heartbeat)
+    heartbeat.info = launched.info
+    heartbeat.enter("ready")
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    engine_read, engine_end = os.pipe()
+
+    async def main() -> None:
+        connection = RemoteEngine(
+            addresses, 0, engine_read, lambda info: ClientFiles(launched.tokenizer, launched.inputs)
+        )
+        try:
+            async with asyncio.timeout(60):
+                await connection.wait_ready()
+                await body(AsyncLLM.over(connection), service)
+        finally:
+            await asyncio.to_thread(connection.shutdown)
+
+    try:
+        asyncio.run(main())
+    finally:
+        service.stopping = True
+        thread.join()
+        heartbeat.stop()
+        context.destroy(linger=0)
+        os.close(engine_end)
+        os.close(engine_read)
+    scheduler = launched.client.engine.scheduler
+    assert scheduler.kv.pool.num_held == 0
+    assert not launched.client.engine.has_unfinished
+
+
+async def last(llm: AsyncLLM, prompt: str, sampling: SamplingParams, **options: Any) -> RequestOutput:
+    output = None
+    async for output in llm.generate(prompt, sampling, **options):
+        continue
+    assert output is not None
+    return output
+
+
+def test_outputs_equal_those_of_an_engine_in_process(tiny_llama: Path, tmp_path: Path) -> None:
+    prompts = [f"prompt number {i}" for i in range(20)]
+
+    async def remote(llm: AsyncLLM, service: EngineService) -> None:
+        found = await asyncio.gather(*(last(llm, prompt, params(seed=i)) for i, prompt in enumerate(prompts)))
+        local = AsyncLLM.over_executor(EngineConfig(model=str(tiny_llama), num_blocks=100, seed=1), "null")
+        async with local:
+            expected = await asyncio.gather(*(last(local, p, params(seed=i)) for i, p in enumerate(prompts)))
+        for one, other in zip(found, expected, strict=True):
+            assert one.outputs == other.outputs
+            assert one.prompt_token_ids == other.prompt_token_ids
+
+    run(tiny_llama, tmp_path, remote)
+
+
+def test_a_stop_string_found_here_ends_the_sample_there(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        sampling = {"temperature": 1.0, "seed": 5}
+        whole = (await last(llm, "abc", params(max_tokens=60, **sampling))).outputs[0].text
+        stop = whole[10:13]
+        output = (await last(llm, "abc", params(max_tokens=200, stop=[stop], **sampling))).outputs[0]
+        assert output.finish_reason == "stop"
+        assert output.text == whole[: whole.index(stop)]
+
+    run(tiny_llama, tmp_path, body, "uniproc")
+
+
+def test_leaving_a_stream_frees_its_blocks(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        async for output in llm.generate("abc", params(max_tokens=400, output_kind=OutputKind.DELTA)):
+            assert not output.finished
+            break
+
+    run(tiny_llama, tmp_path, body)
+
+
+def test_refusals_come_back_with_their_field(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        with pytest.raises(InvalidRequestError) as refused:
+            await last(llm, "word " * 500, params(max_tokens=5000))
+        assert refused.value.field in ("max_tokens", "prompt")
+        assert len((await last(llm, "abc", params())).outputs[0].token_ids) == 12
+        assert await llm.reset_prefix_cache()
+
+    run(tiny_llama, tmp_path, body)
+
+
+def test_a_bad_frame_is_dropped_and_counted(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = context.socket(zmq.PUSH)
+        socket.connect(EngineAddresses(str(tmp_path)).requests)
+        for frame in (b"", b"\x80\x04.", b"\x01\xc1"):
+            socket.send(frame)
+        while service.num_bad_frames < 3:
+            await asyncio.sleep(0.01)
+        socket.close()
+        context.term()
+        assert len((await last(llm, "abc", params())).outputs[0].token_ids) == 12
+
+    run(tiny_llama, tmp_path, body)
+
+
+def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        stream = llm.generate("abc", params(max_tokens=400, output_kind=OutputKind.DELTA))
+        await anext(stream)
+        await asyncio.to_thread(llm.shutdown)
+        with pytest.raises(EngineDeadError):
+            async for _ in stream:
+                continue
+        service._engine.abort("0")
+
+    run(tiny_llama, tmp_path, body)

@@ -1,0 +1,32 @@
+"""Real servers, one of a kind for the whole session: on the null executor, a tiny model, the real SmolLM2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.server.running_server import RunningServer, running_server
+
+
+@pytest.fixture(scope="session")
+def null_server(smollm2: str) -> Iterator[RunningServer]:
+    """SmolLM2's tokenizer and template before an engine that computes nothing: ids in [1000, 5093), at full speed."""
+    with running_server(smollm2, "--executor", "null", "--num-blocks", "4096") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_llama: Path) -> Iterator[RunningServer]:
+    """A random two-layer Llama: one token a byte, a context of 512, a chat template without tools. Named "tiny"."""
+    with running_server(
+        str(tiny_llama), "--served-model-name", "tiny", "--num-threads", "1", "--num-blocks", "512"
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_server(smollm2: str) -> Iterator[RunningServer]:
+    """The real SmolLM2."""
+    with running_server(smollm2, "--num-blocks", "1024") as server:
+        yield server

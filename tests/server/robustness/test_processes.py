@@ -1,0 +1,242 @@
+"""Cases 18 to 25 on a real process tree: whoever dies, freezes or is signalled, nobody waits for ever and none is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.server.own_server import PATIENCE_S, OwnServer, descendants, is_gone, own_server, wait_for
+
+NULL = ("--executor", "null", "--num-blocks", "40000", "--max-num-seqs", "64")
+LONG = {"prompt": "go on", "max_tokens": 8000, "n": 16}
+"""Some seconds of work, and megabytes of answer, on an engine that computes nothing."""
+
+
+class Answer(threading.Thread):
+    """A request on a thread of its own: what came back, whole."""
+
+    def __init__(self, server: OwnServer, **fields: Any) -> None:
+        super().__init__(daemon=True)
+        self._url, self._headers = server.url, server.headers
+        self._body = {**LONG, **fields}
+        self.status = 0
+        self.text = ""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with httpx.Client(trust_env=False, timeout=PATIENCE_S, headers=self._headers) as client:
+                answer = client.post(f"{self._url}/v1/completions", json=self._body)
+                self.status, self.text = answer.status_code, answer.text
+        except httpx.TransportError as error:
+            self.text = repr(error)
+
+    def wait(self) -> None:
+        self.join(PATIENCE_S)
+        assert not self.is_alive(), "the request waits for ever"
+
+
+def run_of(server: OwnServer, count: int) -> None:
+    """Wait until so many sequences run or wait."""
+    wait_for(lambda: load(server)["server_load"] >= count, f"{count} sequences")
+
+
+def load(server: OwnServer) -> dict[str, float]:
+    with server.client() as client:
+        answer: dict[str, float] = client.get("/load").json()
+        return answer
+
+
+@contextmanager
+def unread_stream(server: OwnServer) -> Iterator[socket.socket]:
+    """A stream that has begun, on a socket with little room: the server cannot finish before somebody reads."""
+    body = json.dumps({**LONG, "stream": True}).encode()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(PATIENCE_S)
+        connection.connect(("127.0.0.1", server.port))
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        assert connection.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
+        yield connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    pieces = []
+    try:
+        while piece := connection.recv(2**20):
+            pieces.append(piece)
+            if piece.endswith(b"0\r\n\r\n"):
+                break
+    except ConnectionResetError:
+        pass
+    return b"".join(pieces)
+
+
+def last_event(text: str) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads(text.strip().rpartition("data: ")[2])
+    return event
+
+
+@pytest.fixture
+def server(smollm2: str) -> Iterator[OwnServer]:
+    with own_server(smollm2, *NULL) as server:
+        yield server
+
+
+def test_case_18_engine_killed_with_requests_pending(server: OwnServer) -> None:
+    engine = server.engine_pid
+    answers = [Answer(server, stream=stream) for stream in (True, True, False, False)]
+    run_of(server, 4 * LONG["n"])  # type: ignore[operator]
+    os.kill(engine, signal.SIGSTOP)
+    assert all(answer.is_alive() for answer in answers)
+    os.kill(engine, signal.SIGKILL)
+    for answer, streamed in zip(answers, (True, True, False, False), strict=True):
+        answer.wait()
+        # The status of a stream has been sent by then; its error is its last event.
+        assert answer.status == (200 if streamed else 503)
+        error = last_event(answer.text)["error"] if streamed else json.loads(answer.text)["error"]
+        assert "engine process ended" in error["message"]
+    assert server.status_of("/health") == 503
+    assert server.status_of("/health/ready") == 503
+    assert server.status_of("/health/live") == 200
+    with server.client() as client:
+        refused = client.post("/v1/completions", json=LONG)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+    os.kill(server.pid, signal.SIGTERM)
+    assert server.wait_exit() == 0
+    server.wait_all_gone()
+
+
+def test_case_19_engine_frozen_and_thawed(server: OwnServer) -> None:
+    engine = server.engine_pid
+    answers = [Answer(server, stream=stream) for stream in (True, False)]
+    run_of(server, 2 * LONG["n"])  # type: ignore[operator]
+    os.kill(engine, signal.SIGSTOP)
+    wait_for(lambda: server.status_of("/health") == 503, "503 on /health")
+    assert server.status_of("/health/live") == 200
+    assert server.status_of("/health/ready") == 503
+    for answer in answers:
+        answer.wait()
+        assert "has not been heard from" in answer.text
+    assert [answer.status for answer in answers] == [200, 503]
+    os.kill(engine, signal.SIGCONT)
+    wait_for(lambda: server.status_of("/health") == 200, "recovery")
+    # It was told to forget what nobody waits for any more.
+    wait_for(lambda: load(server)["server_load"] == 0 == load(server)["kv_cache_usage_perc"], "idleness")
+    with server.client() as client:
+        assert client.post("/v1/completions", json={"prompt": "go on", "max_tokens": 3}).status_code == 200
+    assert server.engine_pid == engine
+
+
+@pytest.mark.real
+def test_case_20_a_slow_prefill_is_no_hang(smollm2: str) -> None:
+    with own_server(smollm2, "--num-blocks", "600", "--num-threads", "1", "--max-num-batched-tokens", "8192") as server:
+        answer = Answer(server, prompt=list(range(1000, 7000)), max_tokens=1, n=1)
+        statuses = []
+        with server.client() as client:
+            while answer.is_alive():
+                # One after the other on one connection: a probe that waited for the step would hold up the next.
+                statuses.append(client.get("/health").status_code)
+                time.sleep(0.05)
+        assert answer.status == 200
+        assert set(statuses) == {200}
+
+
+def test_case_22_api_process_killed(smollm2: str) -> None:
+    with own_server(smollm2, *NULL, "--api-workers", "2") as server:
+        answer = Answer(server)
+        run_of(server, 1)
+        assert len(server.api_pids) == 2
+        os.kill(server.api_pids[0], signal.SIGKILL)
+        assert server.wait_exit() == 1
+        server.wait_all_gone()
+        answer.wait()
+        assert answer.status != 200
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_case_22_supervisor_killed(smollm2: str, frozen: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="q") as folder:
+        with own_server(smollm2, *NULL, environment={"TMPDIR": folder}) as server:
+            assert list(Path(folder).iterdir())
+            if frozen:
+                os.kill(server.engine_pid, signal.SIGSTOP)
+            os.kill(server.pid, signal.SIGKILL)
+            server.wait_all_gone()
+        assert not list(Path(folder).iterdir())
+
+
+def test_case_23_sigterm_drains(server: OwnServer) -> None:
+    with unread_stream(server) as connection, server.client() as client:
+        os.kill(server.pid, signal.SIGTERM)
+        wait_for(lambda: client.get("/health/ready").status_code == 503, "503 on /health/ready")
+        assert client.get("/health/live").status_code == 200
+        refused = client.post("/v1/completions", json=LONG)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        assert "shutting down" in refused.json()["error"]["message"]
+        assert server.process.poll() is None
+        answer = read_all(connection)
+    assert b"data: [DONE]" in answer
+    assert answer.count(b'"finish_reason":"length"') == LONG["n"]
+    assert server.wait_exit() == 0
+    server.wait_all_gone()
+
+
+def test_case_23_the_drain_ends(smollm2: str) -> None:
+    with own_server(smollm2, *NULL, "--drain-timeout", "0.3") as server:
+        answers = [Answer(server, stream=stream, n=64) for stream in (True, False)]
+        run_of(server, 64)
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait_exit() == 0
+        server.wait_all_gone()
+        for answer in answers:
+            answer.wait()
+            assert "shut down" in answer.text
+
+
+def test_case_24_a_second_sigterm_stops(server: OwnServer) -> None:
+    with unread_stream(server) as connection:
+        os.kill(server.pid, signal.SIGTERM)
+        wait_for(lambda: server.status_of("/health/ready") == 503, "draining")
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait_exit() == 0
+        server.wait_all_gone()
+        assert b"[DONE]" not in read_all(connection)
+
+
+@pytest.mark.parametrize("executor", ["null", "uniproc"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_case_24_a_signal_while_loading(smollm2: str, executor: str, number: int) -> None:
+    with own_server(smollm2, "--executor", executor, ready=False) as server:
+        wait_for(lambda: server.children("quire.engine.engine_process"), "an engine process")
+        everyone = descendants(server.pid)
+        os.kill(server.pid, number)
+        assert server.wait_exit() == 0
+        assert all(is_gone(pid) for pid in everyone)
+
+
+def test_case_25_port_in_use(smollm2: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "quire.cli.main", "serve", smollm2, "--port", port]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode not in (0, -signal.SIGKILL)
+    assert f"Cannot listen on 127.0.0.1:{port}" in ended.stderr
+    assert "--port" in ended.stderr
+    assert "dtype" not in ended.stdout + ended.stderr, "it began to load"

@@ -1,0 +1,116 @@
+"""What requests leave behind in metrics, log and traces: through the real engine loop, on the null executor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.server.test_metrics import Page
+
+from quire.config import EngineConfig, ServerConfig
+from quire.core.sampling_params import OutputKind, SamplingParams
+from quire.engine.async_llm import AsyncLLM
+from quire.engine.launch import launch
+from quire.engine.local_engine import LocalEngine
+from quire.engine.stats import collect_stats
+from quire.errors import InvalidRequestError
+from quire.server.admission import Admission
+from quire.server.metrics import Metrics
+from quire.server.request_record import RequestRecord
+from quire.server.serving import Origin, generate
+
+PROMPT = {"prompt_token_ids": list(range(10, 40))}
+ORIGIN = Origin("text_completion", "/v1/completions", "key-1", "mine", None, None, True)
+
+
+class Records:
+    """In a tracer's place."""
+
+    def __init__(self) -> None:
+        self.all: list[RequestRecord] = []
+
+    def trace(self, record: RequestRecord) -> None:
+        self.all.append(record)
+
+    def shutdown(self) -> None: ...
+
+
+@pytest.fixture
+def state(tiny_llama: Path) -> Iterator[Any]:
+    engine = launch(EngineConfig(model=str(tiny_llama), num_blocks=100, scheduling_policy="fair"), "null")
+    llm = AsyncLLM.over(LocalEngine(engine))
+    yield SimpleNamespace(
+        config=ServerConfig(),
+        model_name="tiny",
+        llm=llm,
+        admission=Admission(100, 100),
+        metrics=Metrics("tiny"),
+        tracer=Records(),
+        stats=lambda: collect_stats(engine.client.engine),
+    )
+    llm.shutdown()
+
+
+def run(state: Any, leave_after: int | None = None, **params: Any) -> None:
+    """One request; the client may leave after so many outputs."""
+
+    async def ask() -> None:
+        outputs = generate(state, ORIGIN, PROMPT, SamplingParams(ignore_eos=True, **params))
+        async with aclosing(outputs):
+            number = 0
+            async for _ in outputs:
+                number += 1
+                if number == leave_after:
+                    return
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("kind", [OutputKind.DELTA, OutputKind.FINAL_ONLY])
+@pytest.mark.parametrize("n", [1, 3])
+def test_every_token_is_counted_once_however_it_is_handed_out(state: Any, kind: OutputKind, n: int) -> None:
+    run(state, n=n, max_tokens=10, output_kind=kind)
+    state.metrics.engine.stats = state.stats()
+    page = Page(state.metrics.render())
+    assert page.value("quire:request_generation_tokens_sum") == 10 * n
+    assert page.value("quire:generation_tokens_total") == 10 * n
+    assert page.value("quire:prompt_tokens_total") == 30
+    assert page.value("quire:request_prompt_tokens_sum") == 30
+    assert page.value("quire:time_to_first_token_seconds_count") == 1
+    assert page.value("quire:inter_token_latency_seconds_count") == 9 * n, "gaps are within a sample"
+    assert page.value("quire:request_success_total", finished_reason="length") == 1
+    (record,) = state.tracer.all
+    assert (record.n, record.tenant, record.client_id, record.status) == (n, "key-1", "mine", 200)
+    times = (record.arrival_time, record.first_scheduled_time, record.first_token_time, record.last_token_time)
+    assert list(times) == sorted(times)
+
+
+def test_a_client_that_leaves_is_an_abort(state: Any) -> None:
+    run(state, leave_after=3, max_tokens=400, output_kind=OutputKind.DELTA)
+    page = Page(state.metrics.render())
+    assert page.value("quire:request_success_total", finished_reason="abort") == 1
+    assert page.value("quire:time_to_first_token_seconds_count") == 1
+    assert state.tracer.all[0].status == 499
+
+
+def test_a_refused_request_is_no_success(state: Any) -> None:
+    with pytest.raises(InvalidRequestError):
+        run(state, min_tokens=100_000, max_tokens=100_000)
+    page = Page(state.metrics.render())
+    reasons = ("stop", "length", "abort", "error")
+    assert sum(page.value("quire:request_success_total", finished_reason=reason) for reason in reasons) == 0
+    assert (state.tracer.all[0].status, state.tracer.all[0].error) == (400, "InvalidRequestError")
+
+
+def test_the_second_of_two_equal_prompts_is_a_prefix_hit(state: Any) -> None:
+    for _ in range(2):
+        run(state, max_tokens=2)
+    state.metrics.engine.stats = state.stats()
+    page = Page(state.metrics.render())
+    assert page.value("quire:prefix_cache_queries_total") == 60
+    assert page.value("quire:prefix_cache_hits_total") == state.tracer.all[1].num_cached_tokens == 16
