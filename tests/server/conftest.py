@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +18,23 @@ def null_server(smollm2: str) -> Iterator[RunningServer]:
         yield server
 
 
+TINY_FLAGS = ("--served-model-name", "tiny", "--num-threads", "1", "--num-blocks", "1024")
+
+
 @pytest.fixture(scope="session")
-def tiny_server(tiny_llama: Path) -> Iterator[RunningServer]:
-    """A random two-layer Llama: one token a byte, a context of 512, a chat template without tools. Named "tiny"."""
-    with running_server(
-        str(tiny_llama), "--served-model-name", "tiny", "--num-threads", "1", "--num-blocks", "512"
-    ) as server:
+def tiny_model(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random two-layer Llama: one token a byte, a context of 2048, a chat template without tools."""
+    directory = tmp_path_factory.mktemp("served") / "tiny"
+    shutil.copytree(tiny_llama, directory)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+    return str(directory)
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_model: str) -> Iterator[RunningServer]:
+    """The tiny model, served as "tiny"."""
+    with running_server(tiny_model, *TINY_FLAGS) as server:
         yield server
 
 

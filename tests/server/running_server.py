@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from functools import cached_property
 import httpx
 import openai
 
-from quire.client.server_process import SERVE, TIE, free_port
+from quire.client.server_process import SERVE, TIE
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
@@ -24,14 +25,12 @@ class RunningServer:
     """`url` has no slash at its end and no /v1; `model` is the name it serves under. It needs no key unless it got one."""
 
     def __init__(self, model: str, flags: tuple[str, ...], api_key: str | None = None) -> None:
-        port = free_port()
         keys = () if api_key is None else ("--api-key", api_key)
         self.model = flags[flags.index("--served-model-name") + 1] if "--served-model-name" in flags else model
-        self.url = f"http://127.0.0.1:{port}"
         self.api_key = api_key
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", TIE + SERVE, model, *flags, *keys, "--port", str(port)],
+            [sys.executable, "-c", TIE + SERVE, model, *flags, *keys, "--port", "0"],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -39,6 +38,8 @@ class RunningServer:
             start_new_session=True,
         )
         self.pid = self.process.pid
+        self.url = ""
+        """Known once it listens."""
 
     @cached_property
     def http(self) -> httpx.Client:
@@ -70,16 +71,17 @@ class RunningServer:
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._is_ready():
+        while not (self._listens() and self.http.get("/health/ready").status_code == 200):
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.02)
 
-    def _is_ready(self) -> bool:
-        try:
-            return self.http.get("/health/ready").status_code == 200
-        except httpx.TransportError:
-            return False
+    def _listens(self) -> bool:
+        """Whether it has said where."""
+        if not self.url:
+            found = re.search(r"Listening on (\S+)", self.log())
+            self.url = found.group(1) if found else ""
+        return bool(self.url)
 
     def stop(self) -> None:
         for name in ("http", "_client"):

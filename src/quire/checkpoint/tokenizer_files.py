@@ -37,10 +37,15 @@ class TokenizerFiles:
     def chat_template(self) -> str | None:
         return self.chat_templates.get("default")
 
+    def added_tokens(self) -> dict[int, str]:
+        """The ids of tokens that text names literally, and their texts."""
+        added = msgspec.json.decode(self.tokenizer_json, type=_AddedTokens).added_tokens
+        return {token.id: token.content for token in added}
+
     def end_token_ids(self) -> tuple[int, ...]:
         """All ids that end a text: that of `eos_token`, if it is among the added tokens, and `eos_token_ids`."""
-        added = msgspec.json.decode(self.tokenizer_json, type=_AddedTokens).added_tokens
-        named = [token.id for token in added if token.content == self.special_tokens.get("eos_token")]
+        eos_token = self.special_tokens.get("eos_token")
+        named = [token_id for token_id, text in self.added_tokens().items() if text == eos_token]
         return tuple(dict.fromkeys((*named, *self.eos_token_ids)))
 
 

@@ -69,7 +69,7 @@ class TableChange(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One sequence. Token counts as in `Sequence`.
+    """One sequence. Token counts as in `Sequence`; times on the engine's monotonic clock.
 
     `tables`: one change a KV group; None if nothing changed, empty if the sequence holds no blocks.
     """
@@ -84,6 +84,8 @@ class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_cached_tokens: int
     num_preemptions: int
     max_num_tokens: int
+    arrival_time: float
+    first_scheduled_time: float | None
     tables: list[TableChange] | None
 
 

@@ -107,6 +107,12 @@ class RequestRefused(msgspec.Struct, tag=True, frozen=True):
     value: int | float | str | None = None
 
 
+class RequestsDropped(msgspec.Struct, tag=True, frozen=True):
+    """The engine has given these up, because their client left too much unread."""
+
+    request_ids: list[str]
+
+
 class CallAnswer(msgspec.Struct, tag=True, frozen=True):
     call_id: int
     result: bool
@@ -116,7 +122,7 @@ class ViewMessage(msgspec.Struct, tag=True, frozen=True):
     update: ViewUpdate
 
 
-FromEngine = StepOutputs | RequestRefused | CallAnswer | ViewMessage
+FromEngine = StepOutputs | RequestRefused | RequestsDropped | CallAnswer | ViewMessage
 
 EngineState = Literal["fetching", "loading", "ready", "failed"]
 

@@ -63,7 +63,7 @@ class AsyncLLM:
                 prompt, params, request_id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
             ),
         )
-        stream = Stream()
+        stream = Stream(params.output_kind)
         self._connection.submit(request, stream)
         try:
             finished = False

@@ -74,6 +74,7 @@ class Engine:
         self._plan()
         if not self._in_flight:
             return []
+        self.view.while_computing()
         plan, result = self._execute()
         updates = self._commit(plan, result)
         self.view.note_step(plan, start_time, time.monotonic())

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ from quire.core.wire import (
     FinishSample,
     FromEngine,
     RequestRefused,
+    RequestsDropped,
     ResetPrefixCache,
     SampleDelta,
     StepOutputs,
@@ -51,7 +52,9 @@ PR_SET_PDEATHSIG = 1
 """prctl(2)"""
 IDLE_WAIT_MS = 100
 MAX_UNREAD_MESSAGES = 10_000
-"""Messages a client may leave unread (some minutes of steps) before its requests are dropped."""
+"""Messages a client may leave unread: some minutes of steps."""
+READER_WAIT_MS = 1000
+"""How long it is waited for when it has, before its requests are dropped."""
 
 
 class EngineOrders(msgspec.Struct, frozen=True):
@@ -70,6 +73,8 @@ class Client:
 
     socket: zmq.Socket[bytes]
     request_ids: set[str]
+    dropped_ids: list[str] = field(default_factory=list)
+    """Of requests it must still be told of, once it reads again."""
 
 
 class EngineService:
@@ -93,6 +98,7 @@ class EngineService:
         self._inbound: Frames[ToEngine] = Frames(ToEngine)
         self._outbound: Frames[FromEngine] = Frames(FromEngine)
         self._watchers: frozenset[int] = frozenset()
+        engine.view.while_computing = self._show_view
         self._stats_time = 0.0
         self.num_bad_frames = 0
         self.stopping = False
@@ -144,7 +150,9 @@ class EngineService:
     def _add(self, client: int, request: Request | EmbeddingRequest) -> None:
         request_id = request.request_id
         if not 0 <= client < len(self._clients) or request_id in self._owners:
-            logger.warning("Dropped request %.64r of client %d: no such client, or the id is in use.", request_id, client)
+            logger.warning(
+                "Dropped request %.64r of client %d: no such client, or the id is in use.", request_id, client
+            )
             return
         try:
             self._engine.add_request(request)
@@ -157,20 +165,30 @@ class EngineService:
 
     def _send_deltas(self, deltas: Iterable[Delta]) -> None:
         by_client: dict[int, list[Delta]] = {}
+        ended: set[str] = set()
         for delta in deltas:
             client = self._owners.get(delta.request_id)
             if client is not None:
                 by_client.setdefault(client, []).append(delta)
                 if not isinstance(delta, SampleDelta) or delta.finish_reason is not None:
-                    self._forget_finished(delta.request_id)
+                    ended.add(delta.request_id)
+        # Only now: several samples of a request may end in one step.
+        for request_id in ended:
+            self._forget_finished(request_id)
         for client, of_client in by_client.items():
             self._send(client, StepOutputs(of_client))
 
     def _send(self, client: int, message: FromEngine) -> None:
+        """A client that falls behind is waited for, a little; the engine must not run away from it."""
+        socket = self._clients[client].socket
+        frame = self._outbound.encode(message)
         try:
-            self._clients[client].socket.send(self._outbound.encode(message), zmq.NOBLOCK)
+            socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
-            self._drop_requests(client)
+            if self._clients[client].request_ids and socket.poll(READER_WAIT_MS, zmq.POLLOUT):
+                socket.send(frame)
+            else:
+                self._drop_requests(client)
 
     def _drop_requests(self, client: int) -> None:
         """A client that does not read must not hold memory for ever, nor hold up the others."""
@@ -180,6 +198,13 @@ class EngineService:
         for request_id in request_ids:
             self._engine.abort(request_id)
             self._forget(request_id)
+        self._clients[client].dropped_ids += request_ids
+
+    def _tell_of_dropped(self) -> None:
+        for client in self._clients:
+            if client.dropped_ids and client.socket.poll(0, zmq.POLLOUT):
+                client.socket.send(self._outbound.encode(RequestsDropped(client.dropped_ids)))
+                client.dropped_ids = []
 
     def _forget_finished(self, request_id: str) -> None:
         if not self._engine.has_request(request_id):
@@ -191,12 +216,18 @@ class EngineService:
             self._clients[client].request_ids.discard(request_id)
 
     def _show(self) -> None:
-        """Stats for the heartbeat, and the view for those who watch; a few times a second."""
+        """Stats for the heartbeat, and the view after the last step; a few times a second."""
         now = time.monotonic()
         if now - self._stats_time >= STATS_INTERVAL_S or not self._engine.has_unfinished:
             self._stats_time = now
+            self._tell_of_dropped()
             self._heartbeat.stats = collect_stats(self._engine)
-        update = self._engine.view.take(now)
+        if not self._engine.has_unfinished:
+            self._show_view()
+
+    def _show_view(self) -> None:
+        """For those who watch; between two steps of a busy engine nothing waits for it."""
+        update = self._engine.view.take(time.monotonic())
         if update is not None:
             message = ViewMessage(update)
             for watcher in self._watchers:

@@ -51,15 +51,15 @@ _KEYWORDS_OF_COMPLAINTS = (
     ("Invalid URI reference", "$ref"),
     ("circular references", "$ref"),
     ("Unknown format", "format"),
-    ("regex parse error", "pattern"),
+    ("regex parse error", "pattern patternProperties"),
     ("patternProperty regexes", "patternProperties"),
-    ("min/maxProperties", "minProperties or maxProperties"),
-    ("float range", "minimum or maximum"),
-    ("integer range", "minimum or maximum"),
+    ("min/maxProperties", "minProperties maxProperties"),
+    ("float range", "minimum maximum exclusiveMinimum exclusiveMaximum"),
+    ("integer range", "minimum maximum exclusiveMinimum exclusiveMaximum"),
     ("Invalid type", "type"),
     ("an $id beside $ref", "$id"),
 )
-"""What llguidance complains of, and the keyword that is meant where the complaint does not name it."""
+"""What llguidance complains of, and the keywords that may be meant where the complaint does not name it."""
 
 
 class GrammarVocabulary(msgspec.Struct, frozen=True):
@@ -177,7 +177,10 @@ def _tags_to_lark(tag: dict[str, Any], special: set[str]) -> str:
 
 
 def _refuse_old_reference_beside_id(schema: object) -> None:
-    """Up to draft 7 an `$id` beside `$ref` is ignored; llguidance resolves the reference against it."""
+    """Up to draft 7 an `$id` beside `$ref` is ignored; llguidance resolves the reference against it.
+
+    At the root both ways lead to the same schema.
+    """
     draft = str(schema.get("$schema", "")) if isinstance(schema, dict) else ""
     if re.search(r"draft-0[3-7]", draft) is None:
         return
@@ -185,7 +188,8 @@ def _refuse_old_reference_beside_id(schema: object) -> None:
     while pending:
         value = pending.pop()
         if isinstance(value, dict):
-            if isinstance(value.get("$ref"), str) and ("$id" in value or "id" in value):
+            beside = isinstance(value.get("$ref"), str) and ("$id" in value or "id" in value)
+            if beside and value is not schema:
                 raise ValueError("an $id beside $ref has no effect in this draft")
             pending.extend(value.values())
         elif isinstance(value, list):
@@ -197,11 +201,9 @@ def _keywords(complaint: str, source: str) -> list[str]:
     unimplemented = re.search(r"Unimplemented keys: (\[.*?\])", complaint)
     if unimplemented is not None:
         return [str(key) for key in json.loads(unimplemented[1])]
-    found = [keyword for words, keyword in _KEYWORDS_OF_COMPLAINTS if words in complaint]
-    if found == ["pattern"] and '"pattern":' not in source:
-        return ["patternProperties"]
-    quoted = re.search(r"'(\w+)'", complaint)
-    return found[:1] or ([quoted[1]] if quoted is not None and f'"{quoted[1]}":' in source else [])
+    meant = next((keywords.split() for words, keywords in _KEYWORDS_OF_COMPLAINTS if words in complaint), [])
+    meant += re.findall(r"'(\w+)'", complaint) if not meant else []
+    return [keyword for keyword in meant if f'"{keyword}":' in source]
 
 
 def _first_words(text: str) -> str:

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -31,6 +31,7 @@ from quire.core.wire import (
     FinishSample,
     FromEngine,
     RequestRefused,
+    RequestsDropped,
     ResetPrefixCache,
     StepOutputs,
     ToEngine,
@@ -188,7 +189,9 @@ class RemoteEngine:
         self._check_not_dead()
         silence = time.monotonic() - self._status_time
         if self.status is not None and silence > SILENCE_LIMIT_S:
-            raise EngineDeadError(f"The engine process has not been heard from for {silence:.0f} s; restart the server.")
+            raise EngineDeadError(
+                f"The engine process has not been heard from for {silence:.0f} s; restart the server."
+            )
         if self.status is not None and self.status.step_seconds > STEP_LIMIT_S:
             raise EngineDeadError(
                 f"The engine has been in one step for {self.status.step_seconds:.0f} s; restart the server."
@@ -226,15 +229,21 @@ class RemoteEngine:
         silence = time.monotonic() - self._status_time
         if self.status is None or silence < FROZEN_AFTER_S:
             return
-        error = EngineDeadError(f"The engine process has not been heard from for {silence:.0f} s; the request was given up.")
-        with self._lock:
-            given_up = list(self._streams.items())
-            self._streams.clear()
-            for request_id, _ in given_up:
-                self._in_progress.drop(request_id)
-        hand_out([(stream, error) for _, stream in given_up])
-        for request_id, _ in given_up:
+        error = EngineDeadError(
+            f"The engine process has not been heard from for {silence:.0f} s; the request was given up."
+        )
+        for request_id in self._give_up(list(self._streams), error):
             self._stops.send(self._outbound.encode(AbortRequest(request_id)), zmq.NOBLOCK)
+
+    def _give_up(self, request_ids: Iterable[str], error: Exception) -> list[str]:
+        """Their readers get the error; returns the ids of those that had one."""
+        with self._lock:
+            streams = {request_id: self._streams.pop(request_id, None) for request_id in request_ids}
+            for request_id in streams:
+                self._in_progress.drop(request_id)
+        given_up = {request_id: stream for request_id, stream in streams.items() if stream is not None}
+        hand_out([(stream, error) for stream in given_up.values()])
+        return list(given_up)
 
     def _drain(self, socket: zmq.Socket[bytes], take: Callable[[bytes], None]) -> None:
         while True:
@@ -278,10 +287,13 @@ class RemoteEngine:
             self._in_progress = RequestsInProgress(self._files.tokenizer)
             self._on_loop(self._ready.set)
 
-    def _take_answer(self, message: RequestRefused | CallAnswer | ViewMessage) -> None:
-        match message:
+    def _take_answer(self, answer: RequestRefused | RequestsDropped | CallAnswer | ViewMessage) -> None:
+        match answer:
             case RequestRefused(request_id, message, field, value):
-                self._refuse(request_id, InvalidRequestError(message, field=field, value=value))
+                self._give_up([request_id], InvalidRequestError(message, field=field, value=value))
+            case RequestsDropped(request_ids):
+                error = EngineDeadError("The engine was too far ahead of this API process; the request was given up.")
+                self._give_up(request_ids, error)
             case CallAnswer(call_id, result):
                 self._on_loop(lambda: self._answer(call_id, result))
             case ViewMessage(update):
@@ -301,13 +313,6 @@ class RemoteEngine:
         hand_out(items)
         for stop in digest.stops:
             self._stops.send(self._outbound.encode(FinishSample(*stop)), zmq.NOBLOCK)
-
-    def _refuse(self, request_id: str, error: InvalidRequestError) -> None:
-        with self._lock:
-            stream = self._streams.pop(request_id, None)
-            self._in_progress.drop(request_id)
-        if stream is not None:
-            hand_out([(stream, error)])
 
     def _answer(self, call_id: int, result: bool) -> None:
         call = self._calls.get(call_id)

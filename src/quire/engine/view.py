@@ -1,14 +1,15 @@
 """Shows the engine to whoever watches: steps, blocks and sequences, a few times a second, for under 1 % of its time.
 
-With nobody watching a step costs one append to a bounded deque. While somebody watches, `take` measures what it
-costs and waits until that is less than `MAX_SHARE` of the time that passed, however large the engine is.
+With nobody watching a step costs one append to a bounded deque. While somebody watches, `take` measures its CPU time
+and waits until that is less than `MAX_SHARE` of the time that passed, however large the engine is; and it is called
+while compute is at work, so that the next step does not wait for it.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import NamedTuple
 
@@ -29,6 +30,10 @@ MAX_SHARE = 0.005
 MAX_WAITING_LANES = 100
 
 
+def _nothing() -> None:
+    """What the engine does while it computes if nobody gave it anything."""
+
+
 class SentTables(NamedTuple):
     """What was last sent of one sequence's tables.
 
@@ -46,6 +51,8 @@ class EngineView:
     """Read-only eyes on a scheduler. The engine thread calls everything."""
 
     def __init__(self, scheduler: Scheduler | EncodeScheduler) -> None:
+        self.while_computing: Callable[[], None] = _nothing
+        """The engine calls it in each step while compute is at work: the time to call `take`."""
         self._scheduler = scheduler
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS_KEPT)
         self._num_steps = 0
@@ -94,17 +101,17 @@ class EngineView:
     def take(self, now: float) -> ViewUpdate | None:
         """What changed since the last update; None if nobody watches, nothing changed, or it is too early.
 
-        To be called after each step, and about every 0.2 s while the engine idles. `now` in monotonic seconds.
+        To be called in each step, and about every 0.2 s while the engine idles. `now` in monotonic seconds.
         """
         if not self._watchers or now < self._next_time:
             return None
         mark = self._mark()
         if mark == self._last_mark:
             return None
-        started = time.perf_counter()
+        started = time.thread_time()
         update = self._update(now)
         self._last_mark = mark
-        self._next_time = now + max(MIN_INTERVAL_S, (time.perf_counter() - started) / MAX_SHARE)
+        self._next_time = now + max(MIN_INTERVAL_S, (time.thread_time() - started) / MAX_SHARE)
         return update
 
     def _mark(self) -> tuple[int, ...]:
@@ -185,6 +192,8 @@ class EngineView:
                     sequence.num_cached_tokens,
                     sequence.num_preemptions,
                     sequence.max_num_tokens,
+                    sequence.arrival_time,
+                    sequence.first_scheduled_time,
                     self._take_tables(sequence, before.get(sequence.seq_id)),
                 )
             )

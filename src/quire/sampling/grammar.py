@@ -53,9 +53,8 @@ class Grammars:
     ) -> Grammar:
         """A grammar that follows a live list of tokens; compiling starts at once, elsewhere."""
         compiled = self._compile_thread.submit(self._compile, grammar)
-        bits = np.zeros(-(-self._vocab_size // 32), np.uint32)
         min_length = num_prompt_tokens + min_tokens
-        return Grammar(self._mask_thread, compiled, bits, token_ids, num_prompt_tokens, min_length, stop_token_ids)
+        return Grammar(self._mask_thread, compiled, token_ids, num_prompt_tokens, min_length, stop_token_ids)
 
     def _compile(self, grammar: str) -> llguidance.LLMatcher:
         """A fresh copy: the one that is kept never sees a token, so nothing of one row reaches another."""
@@ -71,10 +70,14 @@ class Grammars:
 
     @cached_property
     def _tokenizer(self) -> llguidance.LLTokenizer:
-        """Ids that are no token of the tokenizer (padding of the embedding) are never allowed."""
+        """Ids that are no token of the tokenizer (padding of the embedding) are never allowed.
+
+        Some tokenizers have added tokens that their model has no embedding for; these are beyond its logits.
+        """
         files = self._read_tokenizer()
+        num_ids = max(self._vocab_size, 1 + max(files.added_tokens(), default=0))
         text = files.tokenizer_json.decode()
-        return llguidance.LLTokenizer(text, n_vocab=self._vocab_size, eos_token=list(files.end_token_ids()))
+        return llguidance.LLTokenizer(text, n_vocab=num_ids, eos_token=list(files.end_token_ids()))
 
 
 class Grammar:
@@ -88,7 +91,6 @@ class Grammar:
         self,
         thread: ThreadPoolExecutor,
         compiled: Future[llguidance.LLMatcher],
-        bits: npt.NDArray[np.uint32],
         token_ids: list[int],
         num_followed: int,
         min_length: int,
@@ -96,7 +98,6 @@ class Grammar:
     ) -> None:
         self._thread = thread
         self._compiled = compiled
-        self._bits = bits
         self._token_ids = token_ids
         self._num_followed = num_followed
         self._min_length = min_length
@@ -123,20 +124,23 @@ class Grammar:
         np.copyto(logits, FORBIDDEN, where=forbidden[: len(logits)])
 
     def _next_forbidden(self) -> BoolArray:
-        """Which of the V tokens may not come next; on the thread, where llguidance lets go of the interpreter."""
+        """Which tokens may not come next; on the thread, where llguidance lets go of the interpreter.
+
+        A tokenizer may know more tokens than the model; the result then is longer than the logits.
+        """
         matcher = self._compiled.result()
         new = self._token_ids[self._num_followed :]
         self._num_followed += len(new)
         matcher.consume_tokens(new)
-        matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         if matcher.is_error():
             reason = matcher.get_error().partition("<")[0].strip()
             raise RowError(f"The grammar cannot go on at position {len(self._token_ids)}: {reason}.")
-        bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")
+        allowed = np.unpackbits(mask, bitorder="little")
         if len(self._token_ids) < self._min_length:
-            held = bits[self._stop_ids]
-            bits[self._stop_ids] = 0
-            if not bits.any():
-                bits[self._stop_ids] = held
-        forbidden: BoolArray = bits == 0
+            held = allowed[self._stop_ids]
+            allowed[self._stop_ids] = 0
+            if not allowed.any():
+                allowed[self._stop_ids] = held
+        forbidden: BoolArray = allowed == 0
         return forbidden

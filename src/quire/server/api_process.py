@@ -36,6 +36,8 @@ from quire.server.view_hub import ViewHub
 
 logger = logging.getLogger("quire")
 
+SWITCH_INTERVAL_S = 0.0005
+"""Every system call of the event loop gives the GIL to the busy reader thread; Python's 5 ms are long to wait for it."""
 KEEP_ALIVE_S = 65
 """Longer than the 60 s after which common proxies close their own side."""
 STOP_S = 2.0
@@ -176,6 +178,7 @@ def main() -> None:
     configure_logging(orders.server.log_format)
     logger.setLevel(logging.INFO)
     leave_with_parent(orders.parent_fd, orders.directory)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     uvloop_factory = _loop_factory()
     with asyncio.Runner(loop_factory=uvloop_factory) as runner:
         runner.run(serve(orders))

@@ -1,8 +1,9 @@
-"""Whatever goes wrong, the client hears of it as an OpenAI error object: message, type, param, code."""
+"""Whatever goes wrong, the client hears of it as an OpenAI error object (message, type, param, code), or as Anthropic's."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -36,9 +37,33 @@ TYPES: dict[int, str] = {
 }
 
 
+ANTHROPIC_ROUTE = "/v1/messages"
+ANTHROPIC_TYPES: dict[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.FORBIDDEN: "permission_error",
+    HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
+}
+
+
 def error_object(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     kind = TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def error_response(path: str, status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    """An OpenAI error object as the answer of a route, in the shape that the route's clients read."""
+    if path == ANTHROPIC_ROUTE or path.startswith(f"{ANTHROPIC_ROUTE}/"):
+        body = anthropic_error(status, body)
+    return JSONResponse(body, status, headers)
+
+
+def anthropic_error(status: int, body: dict[str, Any]) -> dict[str, Any]:
+    """An OpenAI error object in Anthropic's shape, which has no place for the field but in the message."""
+    kind = ANTHROPIC_TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": body["error"]["message"]}}
 
 
 def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -65,7 +90,7 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
 def add_error_handlers(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         status, body, headers = describe(error)
-        return JSONResponse(body, status, headers)
+        return error_response(request.url.path, status, body, headers)
 
     for kind in (
         InvalidRequestError,

@@ -9,14 +9,14 @@ import string
 from collections.abc import Awaitable
 
 from fastapi import FastAPI, HTTPException
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.config import ServerConfig
 from quire.server.access import ANY, KeyRing, Names, is_own_origin, is_public
-from quire.server.errors import error_object
+from quire.server.errors import error_object, error_response
 from quire.server.state import ServerState
 
 MAX_REQUEST_ID_LENGTH = 128
@@ -58,11 +58,11 @@ class Gate:
             return
         if not is_public(scope["method"], scope["path"]) and not self._keys.opens(scope["headers"]):
             message = "This needs an API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
-            await _refuse(401, message, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            await _refuse(scope, 401, message, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
             return
         refusal = self._foreign(scope)
         if refusal is not None:
-            await _refuse(403, refusal)(scope, receive, send)
+            await _refuse(scope, 403, refusal)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -105,7 +105,7 @@ class RequestIds:
                 f"{REQUEST_ID} must be at most {MAX_REQUEST_ID_LENGTH} printable ASCII characters, got {len(given)} bytes;"
                 " shorten it."
             )
-            await _refuse(400, message, param=REQUEST_ID)(scope, receive, send)
+            await _refuse(scope, 400, message, param=REQUEST_ID)(scope, receive, send)
             return
         request_id = given.decode("ascii")
 
@@ -128,7 +128,7 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         for name, value in scope["headers"]:
             if name == b"content-length" and int(value) > self._max_size:
-                await _refuse(413, self._message())(scope, receive, send)
+                await _refuse(scope, 413, self._message())(scope, receive, send)
                 return
         received = 0
 
@@ -147,6 +147,6 @@ class BodyLimit:
 
 
 def _refuse(
-    status: int, message: str, headers: dict[str, str] | None = None, *, param: str | None = None
-) -> JSONResponse:
-    return JSONResponse(error_object(status, message, param), status, headers)
+    scope: Scope, status: int, message: str, headers: dict[str, str] | None = None, *, param: str | None = None
+) -> Response:
+    return error_response(scope["path"], status, error_object(status, message, param), headers)

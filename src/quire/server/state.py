@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
@@ -12,6 +12,7 @@ from quire.engine.remote_engine import RemoteEngine
 from quire.server.admission import Admission
 from quire.server.answer_parser import AnswerFormat
 from quire.server.metrics import Metrics
+from quire.server.response_store import ResponseStore
 from quire.server.tracing_setup import Tracer
 from quire.server.view_hub import ViewHub
 
@@ -34,6 +35,8 @@ class ServerState:
     """What --chat-template holds; None: the model's own."""
     answer_format: AnswerFormat | None = None
     """How the model marks calls and reasoning; None until the first chat (see chat_turn.py)."""
+    responses: ResponseStore = field(default_factory=ResponseStore)
+    """What /v1/responses keeps."""
 
 
 def server_state(request: Request) -> ServerState:

@@ -54,17 +54,24 @@ def serve(engine: EngineConfig, server: ServerConfig, executor: str) -> int:
     with listen(server.host, server.port) as listener, private_directory() as directory:
         host, port = listener.getsockname()[:2]
         logger.info("Listening on http://%s:%d (loading %s)", f"[{host}]" if ":" in host else host, port, engine.model)
-        return Supervisor(engine, server, executor, listener, directory).run()
+        supervisor = Supervisor(server, directory)
+        with supervisor.catch_signals() as wakeup:
+            supervisor.start(engine, executor, listener)
+            return supervisor.watch(wakeup)
 
 
 class Supervisor:
-    def __init__(
-        self, engine: EngineConfig, server: ServerConfig, executor: str, listener: socket.socket, directory: str
-    ) -> None:
+    def __init__(self, server: ServerConfig, directory: str) -> None:
         self._server = server
         self._directory = directory
         self._signals: list[int] = []
         self._engine_was_lost = False
+        self._engine: Child
+        self._api: list[Child]
+        self._parent_end: int
+
+    def start(self, engine: EngineConfig, executor: str, listener: socket.socket) -> None:
+        server, directory = self._server, self._directory
         parent_read, self._parent_end = os.pipe()
         engine_read, engine_end = os.pipe()
         environment = dict(os.environ)
@@ -107,8 +114,9 @@ class Supervisor:
         # When the API processes have gone, nobody is to wait for an answer.
         listener.close()
 
-    def run(self) -> int:
-        with self._catch_signals() as wakeup, selectors.DefaultSelector() as selector:
+    def watch(self, wakeup: socket.socket) -> int:
+        """Until a signal or a failure ends it; returns the exit code."""
+        with selectors.DefaultSelector() as selector:
             selector.register(wakeup, selectors.EVENT_READ)
             while True:
                 selector.select(POLL_S)
@@ -160,7 +168,7 @@ class Supervisor:
         return code
 
     @contextmanager
-    def _catch_signals(self) -> Iterator[socket.socket]:
+    def catch_signals(self) -> Iterator[socket.socket]:
         """Signals are noted and wake the selector; the socket is the end to read."""
         read_end, write_end = socket.socketpair()
         read_end.setblocking(False)

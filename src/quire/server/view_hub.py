@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
 
 from quire.core.view import Lane, StepRecord, TableChange, ViewUpdate
+from quire.errors import EngineDeadError
 
 MAX_STEPS_KEPT = 4096
 
@@ -121,17 +123,27 @@ class ViewHub:
     def num_watchers(self) -> int:
         return len(self._watchers)
 
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Watcher]:
+        """Raises EngineDeadError if there is nothing to watch any more."""
+        watcher = self.join()
+        try:
+            yield watcher
+        finally:
+            self.leave(watcher)
+
     def join(self) -> Watcher:
+        if not self._watchers:
+            self._engine.set_view_listener(self._on_update)
         watcher = Watcher(self._mirror)
         self._watchers.add(watcher)
-        if len(self._watchers) == 1:
-            self._engine.set_view_listener(self._on_update)
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
         if not self._watchers:
-            self._engine.set_view_listener(None)
+            with contextlib.suppress(EngineDeadError):
+                self._engine.set_view_listener(None)
             self._mirror = EngineMirror()
 
     def _on_update(self, update: ViewUpdate) -> None:

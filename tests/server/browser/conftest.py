@@ -1,4 +1,4 @@
-"""A real server with the real SmolLM2, and Chromium in front of it."""
+"""Chromium, and a page of the real SmolLM2's server."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from tests.server.browser.visit import CHROMIUM, CHROMIUM_FLAGS, Visit, serve
+from tests.server.browser.visit import CHROMIUM, CHROMIUM_FLAGS, Visit
+from tests.server.running_server import RunningServer
 
 
-@pytest.fixture(scope="session")
-def server(smollm2: str) -> Iterator[str]:
-    with serve(smollm2, "--num-blocks", "1024") as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Not for the whole session: as long as it lives its event loop runs in this thread, and no other can."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine: install the package chromium to run the browser tests")
     home = tmp_path_factory.mktemp("chromium")
@@ -30,8 +26,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(browser: Browser, server: str) -> Iterator[Visit]:
-    visit = Visit(browser, server)
+def visit(browser: Browser, real_server: RunningServer) -> Iterator[Visit]:
+    visit = Visit(browser, real_server.url)
     yield visit
     visit.close()
 

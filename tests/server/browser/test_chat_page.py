@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.server.browser.visit import Visit, serve
+from tests.server.browser.visit import Visit
+from tests.server.running_server import running_server
 
 pytestmark = pytest.mark.real
 
@@ -112,8 +113,8 @@ def test_the_keyboard_reaches_everything(page: Page) -> None:
 
 
 def test_a_key_is_asked_for_kept_in_the_tab_and_sent(browser: Browser, smollm2: str) -> None:
-    with serve(smollm2, "--executor", "null", "--num-blocks", "64", "--api-key", "open-sesame") as url:
-        visit = Visit(browser, url)
+    with running_server(smollm2, "--executor", "null", "--num-blocks", "64", api_key="open-sesame") as server:
+        visit = Visit(browser, server.url)
         page = visit.page
         expect(page.locator("#key-dialog")).to_be_visible()
         page.fill("#key", "wrong")

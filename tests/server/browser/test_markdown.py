@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page
-from tests.server.browser.visit import Visit, serve
+from tests.server.browser.visit import Visit
+from tests.server.running_server import RunningServer
 
 RENDER = """async texts => {
   const { renderMarkdown } = await import("/page/markdown.js");
@@ -18,11 +19,10 @@ LINK_END = ' rel="noopener noreferrer nofollow"'
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, smollm2: str) -> Iterator[Page]:
-    with serve(smollm2, "--executor", "null", "--num-blocks", "64") as url:
-        visit = Visit(browser, url)
-        yield visit.page
-        visit.close()
+def page(browser: Browser, null_server: RunningServer) -> Iterator[Page]:
+    visit = Visit(browser, null_server.url)
+    yield visit.page
+    visit.close()
 
 
 CASES = {

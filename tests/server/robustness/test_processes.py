@@ -20,7 +20,7 @@ import httpx
 import pytest
 from tests.server.own_server import PATIENCE_S, OwnServer, descendants, is_gone, own_server, wait_for
 
-NULL = ("--executor", "null", "--num-blocks", "40000", "--max-num-seqs", "64")
+NULL = ("--executor", "null", "--num-blocks", "9000", "--max-num-seqs", "64")
 LONG = {"prompt": "go on", "max_tokens": 8000, "n": 16}
 """Some seconds of work, and megabytes of answer, on an engine that computes nothing."""
 
@@ -62,8 +62,8 @@ def load(server: OwnServer) -> dict[str, float]:
 
 @contextmanager
 def unread_stream(server: OwnServer) -> Iterator[socket.socket]:
-    """A stream that has begun, on a socket with little room: the server cannot finish before somebody reads."""
-    body = json.dumps({**LONG, "stream": True}).encode()
+    """A stream that has begun, of 6 MB on a socket with little room: it cannot end before somebody reads."""
+    body = json.dumps({**LONG, "logprobs": 1, "return_token_ids": True, "stream": True}).encode()
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(PATIENCE_S)
@@ -146,7 +146,7 @@ def test_case_19_engine_frozen_and_thawed(server: OwnServer) -> None:
 @pytest.mark.real
 def test_case_20_a_slow_prefill_is_no_hang(smollm2: str) -> None:
     with own_server(smollm2, "--num-blocks", "600", "--num-threads", "1", "--max-num-batched-tokens", "8192") as server:
-        answer = Answer(server, prompt=list(range(1000, 7000)), max_tokens=1, n=1)
+        answer = Answer(server, prompt=list(range(1000, 3000)), max_tokens=1, n=1)
         statuses = []
         with server.client() as client:
             while answer.is_alive():
@@ -181,8 +181,9 @@ def test_case_22_supervisor_killed(smollm2: str, frozen: bool) -> None:
         assert not list(Path(folder).iterdir())
 
 
-def test_case_23_sigterm_drains(server: OwnServer) -> None:
-    with unread_stream(server) as connection, server.client() as client:
+def test_case_23_sigterm_drains(smollm2: str) -> None:
+    flags = (*NULL, "--drain-timeout", str(PATIENCE_S))
+    with own_server(smollm2, *flags) as server, unread_stream(server) as connection, server.client() as client:
         os.kill(server.pid, signal.SIGTERM)
         wait_for(lambda: client.get("/health/ready").status_code == 503, "503 on /health/ready")
         assert client.get("/health/live").status_code == 200
@@ -192,10 +193,10 @@ def test_case_23_sigterm_drains(server: OwnServer) -> None:
         assert "shutting down" in refused.json()["error"]["message"]
         assert server.process.poll() is None
         answer = read_all(connection)
-    assert b"data: [DONE]" in answer
-    assert answer.count(b'"finish_reason":"length"') == LONG["n"]
-    assert server.wait_exit() == 0
-    server.wait_all_gone()
+        assert b"data: [DONE]" in answer
+        assert answer.count(b'"finish_reason":"length"') == LONG["n"]
+        assert server.wait_exit() == 0
+        server.wait_all_gone()
 
 
 def test_case_23_the_drain_ends(smollm2: str) -> None:

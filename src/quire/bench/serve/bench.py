@@ -19,7 +19,7 @@ from quire.checkpoint.checkpoint import open_checkpoint
 from quire.client.address import RemoteError, ServerAddress
 from quire.client.discovery import find_model
 from quire.client.load_client import LoadClient
-from quire.client.server_metrics import Change
+from quire.client.server_metrics import Change, MetricsReading
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import QuireError
 
@@ -92,7 +92,7 @@ class ServeBench:
         arrivals = workload.arrivals or traffic.arrivals(len(bodies), seed)
         client = LoadClient(options.address, options.timeout_s)
         await self._warm_up(client, workload)
-        before = read_server(options.address) if options.check_metrics else None
+        before = await self._server_metrics() if options.check_metrics else None
         with tqdm(total=len(bodies), disable=not show_progress, unit="req", leave=False) as bar:
             run = await run_load(
                 client, self._form.path, bodies, num_input, arrivals, options.max_concurrency, bar.update
@@ -100,8 +100,7 @@ class ServeBench:
         client.close()
         comparisons = []
         if before is not None:
-            await asyncio.sleep(SETTLE_S)
-            comparisons = compare(Change(before, read_server(options.address)), run.requests)
+            comparisons = compare(Change(before, await self._server_metrics()), run.requests)
         result = ServeResult(
             Measurement(run.duration, run.requests),
             run.requests,
@@ -113,6 +112,10 @@ class ServeBench:
             options.percentiles,
         )
         return ServeRun(result, comparisons, workload.num_cut)
+
+    async def _server_metrics(self) -> MetricsReading:
+        await asyncio.sleep(SETTLE_S)
+        return read_server(self._options.address)
 
     def _workload(self, seed: int) -> ServeWorkload:
         workload = make_workload(replace(self._options.dataset, seed=seed), self._tokenizer)

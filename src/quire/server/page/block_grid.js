@@ -74,6 +74,7 @@ export class BlockGrid {
     const columns = Math.floor(width / cell);
     if (columns !== this.columns || cell !== this.cell || count !== this.count || width !== this.width || this.drawn.length !== count) {
       Object.assign(this, { columns, cell, count, width });
+      Object.assign(byId("block-grid").dataset, { columns, cell });
       this.height = Math.ceil(count / columns) * cell;
       this.drawn = new Int32Array(count).fill(-1);
       fitCanvas(this.under, width, this.height).clearRect(0, 0, width, this.height);
@@ -83,10 +84,9 @@ export class BlockGrid {
   describe() {
     const counts = this.model.counts();
     const total = this.model.layout.num_blocks;
-    const hidden = total - this.count;
     const text = `${number(total)} KV blocks: ${STATES.map((state, i) => `${number(counts[i])} ${state}`).reverse().join(", ")}.`;
     if (this.over.getAttribute("aria-label") !== text) this.over.setAttribute("aria-label", text);
-    this.detail(hidden);
+    this.detail();
   }
 
   drawOver() {

@@ -68,6 +68,7 @@ export class EngineView {
           if (abort.signal.aborted) return;
           wait = 500;
           if (event === "view") this.model.apply(JSON.parse(data));
+          if (event === "error") throw new Error(JSON.parse(data).message);
           if (event === "latency") this.model.latency = JSON.parse(data);
           if (event === "view" || event === "latency") this.draw();
         }
@@ -101,6 +102,7 @@ export class EngineView {
 
   draw() {
     if (!this.shown || !this.model.layout) return;
+    byId("blocks-card").hidden = this.model.layout.num_blocks === 0; // An encoder keeps no KV.
     byId("block-size").textContent = this.model.layout.block_size;
     this.tiles();
     this.blockLegend();

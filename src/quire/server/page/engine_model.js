@@ -55,11 +55,11 @@ export class EngineModel {
 
   applyLanes(lanes) {
     const tables = new Map();
-    this.lanes = lanes.map(([seqId, requestId, index, status, numPrompt, numKnown, numComputed, numCached, numPreemptions, maxTokens, changes]) => {
+    this.lanes = lanes.map(([seqId, requestId, index, status, numPrompt, numKnown, numComputed, numCached, numPreemptions, maxTokens, arrival, scheduled, changes]) => {
       const table = changeTables(this.tables.get(seqId) ?? [], changes);
       tables.set(seqId, table);
       const numBlocks = table.reduce((sum, { firstKept, blocks }) => sum + blocks.length - firstKept, 0);
-      return { seqId, requestId, index, status, numPrompt, numKnown, numComputed, numCached, numPreemptions, maxTokens, numBlocks };
+      return { seqId, requestId, index, status, numPrompt, numKnown, numComputed, numCached, numPreemptions, maxTokens, arrival, scheduled, numBlocks };
     });
     this.tables = tables;
   }
@@ -105,19 +105,33 @@ export class EngineModel {
     for (const history of this.histories.values()) history.live = false;
     for (const lane of this.lanes) {
       const phase = EngineModel.phase(lane);
-      const history = this.histories.get(lane.seqId) ?? { segments: [] };
+      const history = this.histories.get(lane.seqId) ?? { segments: this.before(lane) };
       this.histories.set(lane.seqId, history);
       const last = history.segments.at(-1);
-      if (last?.phase !== phase) {
-        if (last) last.end = time;
-        history.segments.push({ phase, start: history.segments.length ? time : time - 0.15, end: time });
-      } else last.end = time;
+      if (last?.phase !== phase) history.segments.push({ phase, start: last ? this.startOf(phase, lane, time) : lane.arrival, end: time });
+      history.segments.at(-1).end = time;
       history.live = true;
       history.lane = lane;
     }
     for (const [seqId, history] of this.histories) {
       if (!history.live && history.segments.at(-1).end < time - KEPT_SECONDS) this.histories.delete(seqId);
     }
+  }
+
+  /** What a sequence did before it was first seen: it waited until it was scheduled, and then computed its prompt. */
+  before(lane) {
+    if (lane.scheduled === null) return [];
+    const waited = { phase: "waiting", start: lane.arrival, end: lane.scheduled };
+    return [waited, { phase: "prefill", start: lane.scheduled, end: lane.scheduled }];
+  }
+
+  /** Updates come now and then; where the steps or the lane know better when a phase began, they are asked. */
+  startOf(phase, lane, time) {
+    if (phase === "prefill" && !lane.numPreemptions) return Math.min(time, lane.scheduled ?? time);
+    if (phase !== "decode") return time;
+    // Each step since brought one token: count back to the one that brought the first.
+    const steps = this.steps.filter((step) => step.end > lane.scheduled && step.end <= time);
+    return steps.at(lane.numPrompt - lane.numKnown)?.end ?? time;
   }
 
   /** Sums over the steps of the last `seconds`. */

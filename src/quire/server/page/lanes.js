@@ -2,7 +2,7 @@
 import { byId, element, fitCanvas, number } from "./dom.js";
 import { EngineModel } from "./engine_model.js";
 
-const MAX_LANES = 28;
+const MAX_LANES = 24;
 const HEIGHT = 15;
 
 export class Lanes {

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from quire.server.routes import chat, completions, embeddings, health, metrics, models, page, tokenize, view
+from quire.server.routes import (
+    chat,
+    completions,
+    embeddings,
+    health,
+    messages,
+    metrics,
+    models,
+    page,
+    responses,
+    tokenize,
+    view,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     health.router,
@@ -12,6 +24,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     models.router,
     completions.router,
     chat.router,
+    responses.router,
+    messages.router,
     tokenize.router,
     embeddings.router,
     view.router,

@@ -10,12 +10,14 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import StreamingResponse
 from prometheus_client import CollectorRegistry
 
-from quire.server.view_hub import ViewHub
+from quire.errors import EngineDeadError
+from quire.server.state import ServerState, server_state
+from quire.server.view_hub import Watcher
 
 router = APIRouter()
 
 MAX_WATCHERS = 32
-HEARTBEAT_S = 2.0
+HEARTBEAT_S = 1.0
 """While nothing changes. Latencies are looked at as often."""
 LATENCIES = {
     "ttft": "time_to_first_token_seconds",
@@ -32,41 +34,47 @@ class Histogram(msgspec.Struct):
     total_seconds: float
 
 
-@router.get("/engine/view", response_class=StreamingResponse)
+@router.get("/engine/view", include_in_schema=False)
 async def engine_view(request: Request) -> StreamingResponse:
-    """Events `view` (a `ViewUpdate` as JSON, several a second while something happens; the first has the layout) and
-    `latency` (histograms of TTFT, ITL and E2EL). A reader that falls behind gets the newest state, not a queue."""
-    state = request.app.state.server
-    hub: ViewHub = state.view
-    if hub.num_watchers >= MAX_WATCHERS:
+    """Events until the reader leaves: `view` (a `ViewUpdate` as JSON, several a second while something happens; the
+    first has the layout), `latency` (histograms of TTFT, ITL and E2EL) and, at the engine's end, `error`.
+
+    A reader that falls behind gets the newest state, not a queue.
+    """
+    state = server_state(request)
+    state.connection.check_alive()
+    if state.view.num_watchers >= MAX_WATCHERS:
         raise HTTPException(429, f"{MAX_WATCHERS} readers watch this server already; close one.", {"Retry-After": "5"})
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(
-        events(hub, state.metrics.registry, state.metrics.namespace), media_type="text/event-stream", headers=headers
-    )
+    return StreamingResponse(events(state), media_type="text/event-stream", headers=headers)
 
 
-async def events(hub: ViewHub, registry: CollectorRegistry, namespace: str) -> AsyncIterator[bytes]:
-    """Server-sent events until the reader leaves."""
-    loop = asyncio.get_running_loop()
-    watcher = hub.join()
-    latency, latency_due = b"", 0.0
+async def events(state: ServerState) -> AsyncIterator[bytes]:
+    """Server-sent events, at most a little over `HEARTBEAT_S` apart."""
     try:
-        while True:
-            try:
-                update = await asyncio.wait_for(watcher.next(), HEARTBEAT_S)
-            except TimeoutError:
-                yield b": nothing changed\n\n"
-            else:
-                yield event("view", update)
-            if loop.time() >= latency_due:
-                latency_due = loop.time() + HEARTBEAT_S
-                newest = msgspec.json.encode(read_latencies(registry, namespace))
-                if newest != latency:
-                    latency = newest
-                    yield event("latency", latency)
-    finally:
-        hub.leave(watcher)
+        with state.view.watching() as watcher:
+            async for item in _live_events(state, watcher):
+                yield item
+    except EngineDeadError as error:
+        yield event("error", msgspec.json.encode({"message": str(error)}))
+
+
+async def _live_events(state: ServerState, watcher: Watcher) -> AsyncIterator[bytes]:
+    """A server that drained does not wait for those who watch. Raises EngineDeadError when there is nothing to see."""
+    loop = asyncio.get_running_loop()
+    latency, latency_due = b"", 0.0
+    while not state.admission.draining or state.admission.num_unfinished:
+        state.connection.check_alive()
+        try:
+            yield event("view", await asyncio.wait_for(watcher.next(), HEARTBEAT_S))
+        except TimeoutError:
+            yield b": nothing changed\n\n"
+        if loop.time() >= latency_due:
+            latency_due = loop.time() + HEARTBEAT_S
+            newest = msgspec.json.encode(read_latencies(state.metrics.registry, state.metrics.namespace))
+            if newest != latency:
+                latency = newest
+                yield event("latency", latency)
 
 
 def event(name: str, data: bytes) -> bytes:

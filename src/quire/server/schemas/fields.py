@@ -42,6 +42,17 @@ def text_or_list(value: Any) -> str | None:
     return "text" if isinstance(value, str) else "list" if isinstance(value, list) else None
 
 
+def of_type(*kinds: str, default: str | None = None) -> Discriminator:
+    """Of a union of objects that say in `type` which they are; each is a `member` of that name."""
+
+    def name_of(value: Any) -> str | None:
+        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        kind = default if kind is None else kind
+        return kind if kind in kinds else None
+
+    return one_of(f"an object of the type {', '.join(kinds[:-1])} or {kinds[-1]}", name_of)
+
+
 Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="A smaller number runs first.")]

@@ -1,0 +1,39 @@
+"""`/v1/messages`: a chat in Anthropic's shape, and how many tokens its prompt has."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from quire.server.chat_turn import take_turn
+from quire.server.message_writer import MessageWriter
+from quire.server.schemas.message_answers import MessageAnswer, TokenCount
+from quire.server.schemas.messages import CountTokensRequest, MessagesRequest
+from quire.server.schemas.openapi import answers
+from quire.server.serving import check_model, require_ready
+from quire.server.single_answer import respond, whole_answer_params
+from quire.server.strict_json import StrictJSONRoute
+
+router = APIRouter(route_class=StrictJSONRoute)
+
+
+@router.post("/v1/messages", responses=answers(MessageAnswer, streams=True), response_class=Response)
+async def create_message(body: MessagesRequest, request: Request) -> Response:
+    state = require_ready(request)
+    check_model(state, body.model)
+    turn = await take_turn(state, body.conversation())
+    structure, field = turn.structure(body.wanted_structure())
+    params = whole_answer_params(
+        body, request, turn, max_tokens=body.max_tokens, stop=body.stop_sequences, structure=structure
+    )
+    writer = MessageWriter(state.llm.tokenizer, turn, state.model_name, body.max_tokens)
+    return await respond(request, body, turn, params, writer, user=body.tenant_user, structure_field=field)
+
+
+@router.post("/v1/messages/count_tokens", responses=answers(TokenCount), response_class=Response)
+async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
+    """All tokens of the prompt, cached or not."""
+    state = require_ready(request)
+    check_model(state, body.model)
+    turn = await take_turn(state, body.conversation())
+    return Response(msgspec.json.encode(TokenCount(len(turn.token_ids))), media_type="application/json")

@@ -1,0 +1,251 @@
+"""`/v1/responses`: OpenAI's newer shape of a chat, which the server can remember for the client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+
+from quire.errors import InvalidRequestError
+from quire.server.chat_turn import ChatTurn, Conversation, take_turn
+from quire.server.response_store import StoredResponse
+from quire.server.response_writer import ResponseWriter, new_id
+from quire.server.schemas.fields import MAX_NAME_LENGTH
+from quire.server.schemas.openapi import answers
+from quire.server.schemas.response_answers import DeletedResponse, InputItems, ResponseAnswer
+from quire.server.schemas.responses import (
+    ITEMS,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    Item,
+    MessageItem,
+    ReasoningConfig,
+    ReasoningItem,
+    ResponsesRequest,
+    as_messages,
+)
+from quire.server.serving import check_model, origin_of, require_ready
+from quire.server.single_answer import respond, whole_answer_params
+from quire.server.state import ServerState, server_state
+from quire.server.strict_json import StrictJSONRoute
+from quire.server.tools.definitions import parse_tool_choice, parse_tools
+
+router = APIRouter(route_class=StrictJSONRoute)
+
+ID_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+MAX_PAGE = 100
+
+
+@router.post("/v1/responses", responses=answers(ResponseAnswer, streams=True), response_class=Response)
+async def create_response(body: ResponsesRequest, request: Request) -> Response:
+    state = require_ready(request)
+    check_model(state, body.model)
+    body.check()
+    owner, stores = _owner(request), _stores(state, body)
+    history = _history(state, owner, body.previous_response_id)
+    earlier = ITEMS.validate_python([msgspec.json.decode(item) for item in history])
+    conversation = _conversation(body, [*earlier, *body.items])
+    if body.truncation == "auto":
+        turn = await _fitting_turn(state, conversation, body.max_output_tokens)
+    else:
+        turn = await take_turn(state, conversation)
+    structure, field = turn.structure(body.wanted_structure())
+    params = whole_answer_params(body, request, turn, max_tokens=body.max_output_tokens, structure=structure)
+    used = (*history, *(msgspec.json.encode(_listed(item)) for item in body.items)) if stores else ()
+    keep = partial(_keep, state, owner, used) if stores else _forget
+    response = _response(state, body, conversation, stores=stores)
+    writer = ResponseWriter(state.llm.tokenizer, turn, response, keep)
+    return await respond(request, body, turn, params, writer, user=body.user, structure_field=field)
+
+
+@router.get("/v1/responses/{response_id}", responses=answers(ResponseAnswer), response_class=Response)
+async def get_response(response_id: str, request: Request, stream: bool = False) -> Response:
+    if stream:
+        raise InvalidRequestError(
+            "stream is not supported here: a response is kept once it is whole; leave it out.", field="stream"
+        )
+    return Response(_stored(request, response_id).answer, media_type="application/json")
+
+
+@router.delete("/v1/responses/{response_id}", responses=answers(DeletedResponse), response_class=Response)
+async def delete_response(response_id: str, request: Request) -> Response:
+    _stored(request, response_id)
+    server_state(request).responses.delete(_owner(request), response_id)
+    return _json(DeletedResponse(response_id))
+
+
+@router.get("/v1/responses/{response_id}/input_items", responses=answers(InputItems), response_class=Response)
+async def list_input_items(
+    response_id: str,
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: Annotated[str | None, Query(max_length=MAX_NAME_LENGTH)] = None,
+) -> Response:
+    """What the response was an answer to, responses before it included; the newest first if not told otherwise."""
+    items: list[dict[str, Any]] = [msgspec.json.decode(item) for item in _stored(request, response_id).input_items]
+    if order == "desc":
+        items.reverse()
+    ids = [item["id"] for item in items]
+    if after is not None and after not in ids:
+        raise InvalidRequestError(f"after is {after!r:.100}, which is none of the items.", field="after", value=after)
+    start = 0 if after is None else ids.index(after) + 1
+    page = items[start : start + limit]
+    return _json(
+        InputItems(
+            data=page,
+            first_id=page[0]["id"] if page else "",
+            last_id=page[-1]["id"] if page else "",
+            has_more=start + limit < len(items),
+        )
+    )
+
+
+def _owner(request: Request) -> str:
+    """Whose a response is: that of the API key. Where none is needed everybody is one."""
+    return origin_of(request, "chat").client if server_state(request).config.api_key else ""
+
+
+def _keeps_responses(state: ServerState) -> bool:
+    """Each API process has its own memory, and the next request may come to another."""
+    return state.config.api_workers == 1
+
+
+def _stores(state: ServerState, body: ResponsesRequest) -> bool:
+    if body.store and not _keeps_responses(state):
+        raise InvalidRequestError(
+            f"This server keeps no responses, since it runs {state.config.api_workers} API workers without common"
+            " memory; set store to false, or start it with --api-workers 1.",
+            field="store",
+            value=True,
+        )
+    return body.store is not False and _keeps_responses(state)
+
+
+def _history(state: ServerState, owner: str, previous_response_id: str | None) -> tuple[bytes, ...]:
+    """The items of the conversation so far."""
+    if previous_response_id is None:
+        return ()
+    if not _keeps_responses(state):
+        raise InvalidRequestError(
+            f"This server keeps no responses, since it runs {state.config.api_workers} API workers without common"
+            " memory; send the earlier items in input, or start it with --api-workers 1.",
+            field="previous_response_id",
+            value=previous_response_id,
+        )
+    previous = state.responses.get(owner, previous_response_id)
+    if previous is None:
+        raise InvalidRequestError(
+            f"previous_response_id is {previous_response_id!r:.100}, and there is no such response (any more): it was not"
+            " stored, was deleted, or others took its place; send the earlier items in input.",
+            field="previous_response_id",
+            value=previous_response_id,
+        )
+    return previous.items
+
+
+def _stored(request: Request, response_id: str) -> StoredResponse:
+    """Raises 404."""
+    state = server_state(request)
+    response = state.responses.get(_owner(request), response_id)
+    if response is None:
+        reason = "" if _keeps_responses(state) else ": a server with several API workers keeps none"
+        raise HTTPException(404, f"There is no response {response_id!r:.100} here{reason}.")
+    return response
+
+
+def _keep(state: ServerState, owner: str, used: tuple[bytes, ...], response: ResponseAnswer) -> None:
+    made = tuple(msgspec.json.encode(item) for item in response.output)
+    state.responses.put(owner, response.id, StoredResponse(msgspec.json.encode(response), used, made))
+
+
+def _forget(response: ResponseAnswer) -> None:
+    """For what is not to be stored."""
+
+
+def _conversation(body: ResponsesRequest, items: Sequence[Item]) -> Conversation:
+    tools = parse_tools(body.tools)
+    return Conversation(
+        messages=as_messages(body.instructions, items),
+        tools=tools,
+        choice=parse_tool_choice(body.tool_choice, tools),
+        parallel=body.parallel_tool_calls is not False,
+        chat_template_kwargs=body.template_kwargs,
+    )
+
+
+async def _fitting_turn(state: ServerState, conversation: Conversation, max_tokens: int | None) -> ChatTurn:
+    """The turn without as many of the oldest messages as makes it fit; instructions and the last message stay.
+
+    An answer of `max_tokens` fits as well, if it takes no more than half of the context.
+    """
+    max_model_len = state.llm.info.max_model_len
+    room = max_model_len - min(max_tokens or 1, max_model_len // 2)
+    roles = [message["role"] for message in conversation.messages]
+    num_fixed = next((number for number, role in enumerate(roles) if role not in ("system", "developer")), 0)
+    turn = await take_turn(state, conversation)
+    too_few, enough = 0, len(roles) - num_fixed - 1
+    if len(turn.token_ids) <= room or enough < 1:
+        return turn
+    while too_few + 1 < enough:
+        middle = (too_few + enough) // 2
+        turn = await take_turn(state, _without(conversation, num_fixed, middle))
+        too_few, enough = (too_few, middle) if len(turn.token_ids) <= room else (middle, enough)
+    return await take_turn(state, _without(conversation, num_fixed, enough))
+
+
+def _without(conversation: Conversation, num_fixed: int, num_dropped: int) -> Conversation:
+    messages = conversation.messages
+    return replace(conversation, messages=[*messages[:num_fixed], *messages[num_fixed + num_dropped :]])
+
+
+def _response(
+    state: ServerState, body: ResponsesRequest, conversation: Conversation, *, stores: bool
+) -> ResponseAnswer:
+    """As it is when it begins."""
+    text = {} if body.text is None else body.text.model_dump(by_alias=True, exclude_none=True)
+    tools = [
+        {"type": "function", **tool.as_template_input()["function"], "strict": tool.strict}
+        for tool in conversation.tools
+    ]
+    reasoning = body.reasoning or ReasoningConfig.model_validate({})
+    return ResponseAnswer(
+        id=new_id("resp"),
+        created_at=int(time.time()),
+        model=state.model_name,
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        metadata=body.metadata or {},
+        parallel_tool_calls=conversation.parallel,
+        previous_response_id=body.previous_response_id,
+        reasoning={"effort": reasoning.effort, "summary": reasoning.summary},
+        store=stores,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        text={"format": {"type": "text"}, **text},
+        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+        tools=tools,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        truncation=body.truncation or "disabled",
+        user=body.user,
+    )
+
+
+def _listed(item: MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem) -> dict[str, Any]:
+    """An input item as it is kept and listed: with an id, and a message's content as parts."""
+    kind = item.type or "message"
+    fields = {"type": kind, "id": item.id or new_id(ID_PREFIXES[kind]), **item.model_dump(exclude_none=True)}
+    if isinstance(item, MessageItem):
+        fields["status"] = "completed"
+        if isinstance(item.content, str):
+            form = "output_text" if item.role == "assistant" else "input_text"
+            fields["content"] = [{"type": form, "text": item.content}]
+    return fields
+
+
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -1,0 +1,241 @@
+"""The body of /v1/responses, and the conversation that its items make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from quire.core.structured_outputs import StructuredOutputs
+from quire.errors import InvalidRequestError
+from quire.server.schemas.fields import (
+    MAX_NAME_LENGTH,
+    MAX_TOKENS,
+    RequestBody,
+    member,
+    of_type,
+    one_of,
+    text_or_list,
+)
+from quire.server.schemas.sampling import GenerationFields, JSONSchemaFormat, structure_named
+
+MAX_ITEMS = 4096
+MAX_PARTS = 1024
+UNSUPPORTED = {
+    "background": "a response is made while its client waits; leave it out and set stream to see it grow",
+    "conversation": "nothing is kept beyond responses; go on from one with previous_response_id",
+    "prompt": "no prompts are kept here; send instructions and input",
+    "top_logprobs": "logprobs are for /v1/chat/completions; leave it out",
+}
+
+ItemId = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
+
+
+class TextPart(RequestBody):
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class RefusalPart(RequestBody):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ReasoningPart(RequestBody):
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+def _part_form(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return {"input_text": "text", "output_text": "text", "refusal": "refusal"}.get(str(kind))
+
+
+Part = Annotated[
+    Annotated[TextPart, member("text")] | Annotated[RefusalPart, member("refusal")],
+    one_of("a part of the type input_text, output_text or refusal; the model takes text only", _part_form),
+]
+Parts = Annotated[list[Part], Field(min_length=1, max_length=MAX_PARTS)]
+OutputParts = Annotated[list[TextPart], Field(max_length=MAX_PARTS)]
+Content = Annotated[
+    Annotated[str, member("text")] | Annotated[Parts, member("list")],
+    one_of("a text or a list of text parts", text_or_list),
+]
+Output = Annotated[
+    Annotated[str, member("text")] | Annotated[OutputParts, member("list")],
+    one_of("a text or a list of text parts", text_or_list),
+]
+
+
+class MessageItem(RequestBody):
+    type: Literal["message"] | None = None
+    id: ItemId | None = None
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class FunctionCallItem(RequestBody):
+    type: Literal["function_call"]
+    id: ItemId | None = None
+    call_id: ItemId
+    name: ItemId
+    arguments: str
+
+
+class FunctionCallOutputItem(RequestBody):
+    type: Literal["function_call_output"]
+    id: ItemId | None = None
+    call_id: ItemId
+    output: Output
+
+
+class ReasoningItem(RequestBody):
+    type: Literal["reasoning"]
+    id: ItemId | None = None
+    summary: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS)] | None = None
+    content: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS)] | None = None
+
+
+Item = Annotated[
+    Annotated[MessageItem, member("message")]
+    | Annotated[FunctionCallItem, member("function_call")]
+    | Annotated[FunctionCallOutputItem, member("function_call_output")]
+    | Annotated[ReasoningItem, member("reasoning")],
+    of_type("message", "function_call", "function_call_output", "reasoning", default="message"),
+]
+Items = Annotated[list[Item], Field(min_length=1, max_length=MAX_ITEMS)]
+ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
+
+
+class TextFormat(RequestBody):
+    type: Literal["text"]
+
+
+class JSONObjectFormat(RequestBody):
+    type: Literal["json_object"]
+
+
+class FlatJSONSchemaFormat(JSONSchemaFormat):
+    type: Literal["json_schema"]
+
+
+Format = Annotated[
+    Annotated[TextFormat, member("text")]
+    | Annotated[JSONObjectFormat, member("json_object")]
+    | Annotated[FlatJSONSchemaFormat, member("json_schema")],
+    of_type("text", "json_object", "json_schema"),
+]
+
+
+class TextConfig(RequestBody):
+    format: Format | None = None
+    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="Has no effect.")
+
+
+class ReasoningConfig(RequestBody):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        None, description="Reaches the model if its chat template reads reasoning_effort or enable_thinking."
+    )
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="Has no effect: reasoning is answered as it is."
+    )
+
+
+class ResponsesRequest(GenerationFields):
+    input: Annotated[
+        Annotated[str, member("text")] | Annotated[Items, member("list")],
+        one_of("a text or a list of items", text_or_list),
+    ]
+    instructions: str | None = Field(None, description="Go first; not kept for the responses that go on from this one.")
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
+        None, description="The rest of the context if null; more than fits is cut to what fits."
+    )
+    tools: list[dict[str, Any]] | None = Field(None, description="Of the type function.")
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    store: bool | None = Field(
+        None, description="Keep the response for a while; true if null. Not with several API workers."
+    )
+    previous_response_id: ItemId | None = None
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+        ]
+        | None
+    ) = None
+    truncation: Literal["auto", "disabled"] | None = Field(
+        None, description="auto: leave out the oldest messages of a conversation that is too long; otherwise refuse it."
+    )
+    include: list[str] | None = Field(None, description="Has no effect.")
+    chat_template_kwargs: dict[str, Any] | None = None
+    background: bool | None = Field(None, description="Not supported.")
+    conversation: str | dict[str, Any] | None = Field(None, description="Not supported.")
+    prompt: dict[str, Any] | None = Field(None, description="Not supported.")
+    top_logprobs: int | None = Field(None, description="Not supported.")
+
+    def check(self) -> None:
+        """Raises InvalidRequestError for what is not supported."""
+        for field, remedy in UNSUPPORTED.items():
+            if getattr(self, field):
+                raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
+
+    @property
+    def items(self) -> list[Item]:
+        if isinstance(self.input, str):
+            return [MessageItem(role="user", content=self.input)]
+        items: list[Item] = self.input
+        return items
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        effort = None if self.reasoning is None else self.reasoning.effort
+        given = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        return {**given, **(self.chat_template_kwargs or {})}
+
+    def wanted_structure(self) -> tuple[StructuredOutputs, str] | None:
+        """The shape that the text must have, and the field that says so. Raises InvalidRequestError."""
+        match None if self.text is None else self.text.format:
+            case JSONObjectFormat():
+                return StructuredOutputs(json_object=True), "text.format"
+            case FlatJSONSchemaFormat(schema_=schema):
+                with structure_named("text.format.schema"):
+                    return StructuredOutputs(json=schema), "text.format.schema"
+        return None
+
+
+def as_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str, Any]]:
+    """In the shape of chat completions. What the model said in one turn becomes one message: reasoning, text, calls."""
+    messages: list[dict[str, Any]] = [] if instructions is None else [{"role": "system", "content": instructions}]
+    for item in items:
+        match item:
+            case MessageItem(role="assistant", content=content):
+                turn = _turn(messages, unless="content")
+                turn["content"] = _text(content)
+            case MessageItem(role=role, content=content):
+                messages.append({"role": role, "content": _text(content)})
+            case ReasoningItem():
+                parts = item.content or item.summary or []
+                messages.append({"role": "assistant", "reasoning": "\n".join(part.text for part in parts)})
+            case FunctionCallItem(call_id=call_id, name=name, arguments=arguments):
+                call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+                _turn(messages).setdefault("tool_calls", []).append(call)
+            case FunctionCallOutputItem(call_id=call_id, output=output):
+                messages.append({"role": "tool", "tool_call_id": call_id, "content": _text(output)})
+    return messages
+
+
+def _turn(messages: list[dict[str, Any]], *, unless: str | None = None) -> dict[str, Any]:
+    """The assistant's message that is being put together, or a new one; one that has calls takes no more text."""
+    last = messages[-1] if messages else {}
+    if last.get("role") != "assistant" or (unless is not None and (unless in last or "tool_calls" in last)):
+        messages.append({"role": "assistant"})
+    return messages[-1]
+
+
+def _text(content: str | Sequence[TextPart | RefusalPart]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
