@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: serve demo test test-nightly lint bench clean
+.PHONY: serve chromium demo test test-nightly lint bench clean
 
 serve: $(READY)
 	$(BIN)/quire serve smollm2 $(ARGS)
@@ -14,11 +14,15 @@ demo: $(READY)
 	$(BIN)/quire pull smollm2
 	$(BIN)/python examples/demo.py
 
-test: $(READY) lint
+test: $(READY) lint chromium
 	$(BIN)/python -m pytest -m "not nightly" -q
 
-test-nightly: $(READY)
+test-nightly: $(READY) chromium
 	$(BIN)/python -m pytest -q --hypothesis-profile=nightly --timeout=7200
+
+# For the tests of the page in a real browser.
+chromium:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || echo "No Chromium: the browser tests are skipped; install the package chromium."
 
 lint: $(READY)
 	$(BIN)/ruff check .

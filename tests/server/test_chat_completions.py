@@ -35,10 +35,16 @@ CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type"
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>'
 
 
+THINKING_TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}<think>\n"
+
+
 @pytest.fixture(scope="module")
-def thinking_server(tiny_model: str) -> Iterator[RunningServer]:
-    """The tiny model, taken for one that thinks."""
-    with running_server(tiny_model, *TINY_FLAGS, "--reasoning-parser", "think") as server:
+def thinking_server(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """The tiny model, taken for one that thinks: its prompts open the reasoning."""
+    template = tmp_path_factory.mktemp("template") / "thinking.jinja"
+    template.write_text(THINKING_TEMPLATE)
+    flags = ("--reasoning-parser", "think", "--chat-template", str(template), "--trust-request-chat-template")
+    with running_server(tiny_model, *TINY_FLAGS, *flags) as server:
         yield server
 
 
@@ -235,6 +241,32 @@ def test_reasoning_is_apart_from_content(thinking_server: RunningServer) -> None
     assert (extra["reasoning"], extra["reasoning_content"], message.content) == ("Oslo it is", "Oslo it is", "Oslo")
     streamed = reassemble(chunks(thinking_server, **fields))
     assert (streamed["reasoning"], streamed["content"]) == ("Oslo it is", "Oslo")
+
+
+def test_reasoning_that_the_prompt_opens_is_none_of_the_content(thinking_server: RunningServer) -> None:
+    fields: dict[str, Any] = {"max_completion_tokens": 30, "extra_body": {"ignore_eos": True}}
+    choice = chat(thinking_server, **fields).choices[0]
+    assert choice.finish_reason == "length"
+    assert choice.message.content is None
+    reasoning = (choice.message.model_extra or {})["reasoning"]
+    assert reasoning
+    streamed = reassemble(chunks(thinking_server, **fields))
+    assert (streamed["reasoning"], streamed["content"]) == (reasoning, "")
+
+
+def test_a_shaped_answer_is_content_though_the_prompt_opens_reasoning(thinking_server: RunningServer) -> None:
+    message = chat(
+        thinking_server, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    )
+    assert set(json.loads(message.choices[0].message.content or "")) == {"colour", "count"}
+
+
+def test_a_trusted_request_may_bring_its_template(thinking_server: RunningServer) -> None:
+    body = {"messages": HELLO, "chat_template": "{% for m in messages %}[{{ m.content }}{{ mark }}]{% endfor %}"}
+    body["chat_template_kwargs"] = {"mark": "!"}
+    tokens = thinking_server.http.post("/tokenize", json=body).raise_for_status().json()["tokens"]
+    text = thinking_server.http.post("/detokenize", json={"tokens": tokens}).raise_for_status().json()["prompt"]
+    assert text == "[Hello!]"
 
 
 class Answer(BaseModel):

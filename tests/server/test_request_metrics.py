@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -25,7 +26,7 @@ from quire.server.request_record import RequestRecord
 from quire.server.serving import Origin, generate
 
 PROMPT = {"prompt_token_ids": list(range(10, 40))}
-ORIGIN = Origin("text_completion", "/v1/completions", "key-1", "mine", None, None, True)
+ORIGIN = Origin("text_completion", "/v1/completions", "key-1", "key-1", "mine", None, None, True, time.monotonic())
 
 
 class Records:

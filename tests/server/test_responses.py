@@ -224,23 +224,21 @@ def test_only_requests_of_one_salt_share_prompts(tiny_server: RunningServer) -> 
 
 
 def test_a_conversation_too_long_is_refused_or_loses_its_beginning(tiny_server: RunningServer) -> None:
-    talk = [{"role": "user", "content": f"{number:3}" * 20} for number in range(20)]
-    with pytest.raises(openai.BadRequestError, match="512"):
+    def count(messages: list[dict[str, Any]]) -> tuple[int, int]:
+        answer = tiny_server.http.post("/tokenize", json={"messages": messages}).json()
+        return answer["count"], answer["max_model_len"]
+
+    talk = [{"role": "user", "content": f"{number:3}" * 20} for number in range(50)]
+    with pytest.raises(openai.BadRequestError, match="at most"):
         respond(tiny_server, input=talk)
     answer = respond(tiny_server, input=talk, instructions="Stay.", truncation="auto")
     assert answer.truncation == "auto"
-    kept = [
-        respond(tiny_server, input=talk[start:], instructions="Stay.").output_text == answer.output_text
-        and usage(respond(tiny_server, input=talk[start:], instructions="Stay."))[0] == usage(answer)[0]
-        for start in range(14, 19)
-    ]
-    assert kept.count(True) == 1
-    first_kept = 14 + kept.index(True)
-    assert (
-        usage(answer)[0]
-        <= 500
-        < usage(respond(tiny_server, input=talk[first_kept - 1 :], instructions="Stay.", max_output_tokens=1))[0]
-    )
+    stays = {"role": "system", "content": "Stay."}
+    lengths = {start: count([stays, *talk[start:]]) for start in range(len(talk))}
+    start = next(start for start, (length, limit) in lengths.items() if length + 12 <= limit)
+    assert start > 0
+    assert usage(answer)[0] == lengths[start][0]
+    assert answer.output_text == respond(tiny_server, input=talk[start:], instructions="Stay.").output_text
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,12 @@ class BeamDelta(msgspec.Struct, tag=True):
 Delta = SampleDelta | BeamDelta | EmbeddingDelta
 
 
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """Repeated until `Welcome` comes back: only then are both ways between the two known to be open."""
+
+    client: int
+
+
 class AddRequest(msgspec.Struct, tag=True, frozen=True):
     """`client` numbers the API process that hears of it."""
 
@@ -89,7 +95,11 @@ class Watch(msgspec.Struct, tag=True, frozen=True):
     enabled: bool
 
 
-ToEngine = AddRequest | AddText | AbortRequest | FinishSample | ResetPrefixCache | Watch
+ToEngine = Hello | AddRequest | AddText | AbortRequest | FinishSample | ResetPrefixCache | Watch
+
+
+class Welcome(msgspec.Struct, tag=True, frozen=True):
+    """The answer to `Hello`."""
 
 
 class StepOutputs(msgspec.Struct, tag=True, frozen=True):
@@ -122,7 +132,7 @@ class ViewMessage(msgspec.Struct, tag=True, frozen=True):
     update: ViewUpdate
 
 
-FromEngine = StepOutputs | RequestRefused | RequestsDropped | CallAnswer | ViewMessage
+FromEngine = Welcome | StepOutputs | RequestRefused | RequestsDropped | CallAnswer | ViewMessage
 
 EngineState = Literal["fetching", "loading", "ready", "failed"]
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ from quire.core.wire import (
     Delta,
     FinishSample,
     FromEngine,
+    Hello,
     RequestRefused,
     RequestsDropped,
     ResetPrefixCache,
@@ -37,6 +39,7 @@ from quire.core.wire import (
     ToEngine,
     ViewMessage,
     Watch,
+    Welcome,
 )
 from quire.engine.encode_engine import EncodeEngine
 from quire.engine.engine import Engine
@@ -133,6 +136,10 @@ class EngineService:
 
     def _obey(self, message: ToEngine) -> None:
         match message:
+            case Hello(client):
+                # Not open yet in this direction: it will ask again.
+                with suppress(zmq.Again):
+                    self._clients[client].socket.send(self._outbound.encode(Welcome()), zmq.NOBLOCK)
             case AddRequest(client, request) | AddText(client, request):
                 self._add(client, request)
             case AbortRequest(request_id):

@@ -30,6 +30,7 @@ from quire.core.wire import (
     EngineStatus,
     FinishSample,
     FromEngine,
+    Hello,
     RequestRefused,
     RequestsDropped,
     ResetPrefixCache,
@@ -37,6 +38,7 @@ from quire.core.wire import (
     ToEngine,
     ViewMessage,
     Watch,
+    Welcome,
 )
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.input_processor import InputProcessor
@@ -108,6 +110,8 @@ class RemoteEngine:
         self._call_ids = itertools.count()
         self._view_listener: ViewListener | None = None
         self._ready = asyncio.Event()
+        self._welcome = False
+        """Whether a message went to the engine and one came back: sockets connect in their own time."""
         self._stopping = False
         self.num_bad_frames = 0
         self._reader = threading.Thread(target=self._read, name="quire-engine-reader", daemon=True)
@@ -120,7 +124,7 @@ class RemoteEngine:
 
     @property
     def ready(self) -> bool:
-        return self._files is not None
+        return self._welcome
 
     @property
     def info(self) -> EngineInfo:
@@ -285,10 +289,14 @@ class RemoteEngine:
                 self._die(EngineDeadError("The tokenizer could not be read; the server's log has the reason."))
                 return
             self._in_progress = RequestsInProgress(self._files.tokenizer)
-            self._on_loop(self._ready.set)
+        if self._files is not None and not self._welcome:
+            self._stops.send(self._outbound.encode(Hello(self._client)), zmq.NOBLOCK)
 
-    def _take_answer(self, answer: RequestRefused | RequestsDropped | CallAnswer | ViewMessage) -> None:
+    def _take_answer(self, answer: Welcome | RequestRefused | RequestsDropped | CallAnswer | ViewMessage) -> None:
         match answer:
+            case Welcome():
+                self._welcome = True
+                self._on_loop(self._ready.set)
             case RequestRefused(request_id, message, field, value):
                 self._give_up([request_id], InvalidRequestError(message, field=field, value=value))
             case RequestsDropped(request_ids):

@@ -48,6 +48,9 @@ class ChatTurn:
     token_ids: list[int]
     conversation: Conversation
     answer_format: AnswerFormat
+    follows_shape: bool = False
+    """Structured output shapes the text from its first token on: no reasoning comes before it, whatever the prompt
+    opened."""
 
     @property
     def prompt(self) -> Prompt:
@@ -66,7 +69,8 @@ class ChatTurn:
     def parser(self) -> AnswerParser:
         """For one sample."""
         talk = self.conversation
-        return self.answer_format.parser(self.text, talk.usable_tools, talk.choice, parallel=talk.parallel)
+        prompt = "" if self.follows_shape else self.text
+        return self.answer_format.parser(prompt, talk.usable_tools, talk.choice, parallel=talk.parallel)
 
     def constraint(self) -> StructuredOutputs | None:
         """The grammar under which the model makes the calls it must make. Raises InvalidRequestError."""
@@ -74,9 +78,7 @@ class ChatTurn:
         wanted = self.answer_format.constraint(self.text, talk.usable_tools, talk.choice, parallel=talk.parallel)
         return None if wanted is None else StructuredOutputs(grammar=wanted["grammar"])
 
-    def structure(
-        self, wanted: tuple[StructuredOutputs, str] | None
-    ) -> tuple[StructuredOutputs | None, str | None]:
+    def structure(self, wanted: tuple[StructuredOutputs, str] | None) -> tuple[StructuredOutputs | None, str | None]:
         """The shape the answer must have, and the request's field that says so, of which `wanted` is one candidate.
 
         Raises InvalidRequestError if there is another.

@@ -1,13 +1,17 @@
-"""Counts HTTP responses by the route's template and status, never by what a client wrote."""
+"""Counts HTTP responses by the route's template and status, never by what a client wrote, and notes arrivals."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable
 
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.metrics import Metrics
+
+ARRIVAL_TIME = "quire.arrival_time"
+"""In the ASGI scope: monotonic seconds when the request's head had been read. What it waits for later is its latency."""
 
 
 class HTTPMetrics:
@@ -21,6 +25,7 @@ class HTTPMetrics:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope[ARRIVAL_TIME] = time.monotonic()
 
         def count(message: Message) -> Awaitable[None]:
             # Not a coroutine of its own: a stream passes here once a chunk.

@@ -17,6 +17,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.engine.input_processor import Prompt
 from quire.errors import EngineDeadError, InvalidRequestError, RequestTimeoutError
 from quire.server.errors import describe
+from quire.server.http_metrics import ARRIVAL_TIME
 from quire.server.request_log import log_request
 from quire.server.request_record import Operation, RequestRecord
 from quire.server.state import ServerState, server_state
@@ -49,6 +50,7 @@ class Origin:
     traceparent: str | None
     tracestate: str | None
     stream: bool
+    arrival_time: float
 
 
 def origin_of(request: Request, operation: Operation, *, stream: bool = False, user: str | None = None) -> Origin:
@@ -64,6 +66,7 @@ def origin_of(request: Request, operation: Operation, *, stream: bool = False, u
         traceparent=headers.get("traceparent"),
         tracestate=headers.get("tracestate"),
         stream=stream,
+        arrival_time=request.scope.get(ARRIVAL_TIME, time.monotonic()),
     )
 
 
@@ -151,7 +154,7 @@ def _new_record(state: ServerState, origin: Origin) -> RequestRecord:
         client_id=origin.client_id,
         tenant=origin.tenant,
         stream=origin.stream,
-        arrival_time=now,
+        arrival_time=origin.arrival_time,
         finished_time=now,
         traceparent=origin.traceparent,
         tracestate=origin.tracestate,

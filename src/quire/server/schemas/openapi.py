@@ -6,15 +6,22 @@ from typing import Any
 
 import msgspec
 
+from quire.server.schemas.answers import ErrorAnswer
+
 REFERENCE = "#/$defs/"
 
 
 def answers(whole: type[msgspec.Struct], *, streams: bool = False) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that answers 200 with `whole` as JSON, or also with events."""
+    """The `responses` of a route that answers 200 with `whole` as JSON or, where asked to, events; or an error."""
     content: dict[str, Any] = {"application/json": {"schema": schema_of(whole)}}
     if streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    return {200: {"description": "The answer.", "content": content}}
+    error = {"application/json": {"schema": schema_of(ErrorAnswer)}}
+    return {
+        200: {"description": "The answer.", "content": content},
+        "4XX": {"description": "The request was refused.", "content": error},
+        "5XX": {"description": "The server could not answer.", "content": error},
+    }
 
 
 def schema_of(struct: type[msgspec.Struct]) -> dict[str, Any]:

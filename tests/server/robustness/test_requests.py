@@ -1,0 +1,342 @@
+"""Cases 1 to 17 and 28 to 32 on a running server: requests that are left, odd, too long, too many or too slow."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.server.own_server import PATIENCE_S, OwnServer, own_server, resident_bytes, wait_for
+from tests.server.running_server import RunningServer
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+LONG = {"prompt": "go on", "max_tokens": 8000, "n": 8}
+UNICODE = "na\u00efve 日本語 👩‍👩‍👧‍👦 🏳️‍🌈 ẞ"
+
+
+def post(server: RunningServer | OwnServer, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    client = server.http if isinstance(server, RunningServer) else server.client()
+    answer = client.post(path, json=body)
+    return answer.status_code, answer.json()
+
+
+def is_idle(server: RunningServer) -> bool:
+    load = server.load()
+    return load["server_load"] == 0 == load["kv_cache_usage_perc"]
+
+
+def streamed(server: RunningServer, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    with server.http.stream("POST", path, json={**body, "stream": True}) as answer:
+        assert answer.status_code == 200, answer.read()
+        lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def text_of(events: list[dict[str, Any]]) -> list[str]:
+    return [choice["text"] for event in events for choice in event["choices"]]
+
+
+@contextmanager
+def sent(server: RunningServer, body: dict[str, Any]) -> Iterator[socket.socket]:
+    """A request whose answer nobody has read yet."""
+    content = json.dumps(body).encode()
+    url = httpx.URL(server.url)
+    with socket.create_connection((url.host, url.port or 80), timeout=PATIENCE_S) as connection:
+        headers = {**server.process.address.headers, "Host": "localhost", "Content-Length": str(len(content))}
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        connection.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\n{head}\r\n".encode() + content)
+        yield connection
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_case_01_and_02_a_client_leaves(null_server: RunningServer, stream: bool) -> None:
+    """Many at once, so that some wait, some are in prefill and some decode."""
+    wait_for(lambda: is_idle(null_server), "idleness")
+    prompt = [random.Random(7).randrange(1000, 5000) for _ in range(4000)]
+    for early in (True, False):
+        bodies = [{**LONG, "n": 2, "prompt": prompt[i:], "stream": stream} for i in range(20)]
+        connections = [sent(null_server, body) for body in bodies]
+        for connection in connections:
+            connection.__enter__()
+        if not early:
+            wait_for(lambda: null_server.load()["num_requests_running"] > 0, "running")
+        for connection in connections:
+            connection.__exit__(None, None, None)
+        wait_for(lambda: is_idle(null_server), "free blocks")
+
+
+def test_case_04_a_storm_leaves_no_block_held(null_server: RunningServer) -> None:
+    rng = random.Random(0)
+
+    def one(i: int) -> None:
+        prompt = [1000 + j % 7 for j in range(rng.randrange(1, 600))]
+        body = {"prompt": prompt, "max_tokens": rng.randrange(1, 200), "n": rng.choice((1, 1, 3)), "stream": True}
+        with suppress(httpx.TimeoutException), null_server.http.stream("POST", COMPLETIONS, json=body) as answer:
+            for _ in zip(answer.iter_raw(), range(rng.randrange(20)), strict=False):
+                pass
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(one, range(150)))
+    wait_for(lambda: is_idle(null_server), "idleness")
+    assert post(null_server, COMPLETIONS, {"prompt": "a", "max_tokens": 2})[0] == 200
+
+
+def test_case_05_and_06_more_than_the_kv_cache_holds(smollm2: str) -> None:
+    """1,024 tokens of KV: what could never fit is refused, and fifty that crowd each other out all finish."""
+    flags = ("--executor", "null", "--num-blocks", "65", "--max-model-len", "1000")
+    with own_server(smollm2, *flags) as server, server.client() as client:
+        answer = client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 990, "n": 8})
+        assert answer.status_code in (200, 400)
+        with ThreadPoolExecutor(50) as pool:
+            asked = [pool.submit(post, server, COMPLETIONS, {"prompt": "a", "max_tokens": 300 + i}) for i in range(50)]
+            answers = [future.result(PATIENCE_S) for future in asked]
+        for i, (status, body) in enumerate(answers):
+            assert (status, body["usage"]["completion_tokens"]) == (200, 300 + i)
+        preemptions = next(
+            float(line.rpartition(" ")[2])
+            for line in client.get("/metrics").text.splitlines()
+            if line.startswith("quire:num_preemptions_total")
+        )
+        assert 0 < preemptions < 50 * 20
+        wait_for(lambda: client.get("/load").json()["kv_cache_usage_perc"] == 0, "free blocks")
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[]], [""], " ", "\n\t ", None, {}, [None], [1, "a"], "\x00"])
+def test_case_07_empty_prompts(tiny_server: RunningServer, prompt: Any) -> None:
+    status, body = post(tiny_server, COMPLETIONS, {"prompt": prompt, "max_tokens": 1})
+    assert status == (200 if prompt in (" ", "\n\t ", "\x00") else 400)
+    assert status == 200 or body["error"]["message"]
+    if isinstance(prompt, str):
+        status, _ = post(tiny_server, CHAT, {"messages": [{"role": "user", "content": prompt}], "max_tokens": 1})
+        assert status == 200
+
+
+@pytest.mark.parametrize(("max_tokens", "status", "count"), [(0, 400, 0), (-1, 400, 0), (None, 200, 16), (2**63, 400, 0)])
+def test_case_08_max_tokens(tiny_server: RunningServer, max_tokens: Any, status: int, count: int) -> None:
+    body = {"prompt": "a", "max_tokens": max_tokens, "ignore_eos": True}
+    got, answer = post(tiny_server, COMPLETIONS, body)
+    assert got == status
+    assert status == 400 or answer["usage"]["completion_tokens"] == count
+    # What fits the type and not the context is cut to what fits.
+    _, answer = post(tiny_server, COMPLETIONS, {**body, "max_tokens": 2**63 - 1})
+    assert answer["usage"]["total_tokens"] == 512
+    wait_for(lambda: is_idle(tiny_server), "idleness")
+
+
+@pytest.mark.parametrize(("length", "status"), [(511, 200), (512, 400), (513, 400)])
+def test_case_09_prompts_of_the_context_and_one_more_and_less(
+    tiny_server: RunningServer, length: int, status: int
+) -> None:
+    got, answer = post(tiny_server, COMPLETIONS, {"prompt": [1] * length, "max_tokens": 5})
+    assert got == status
+    if status == 400:
+        assert str(length) in answer["error"]["message"]
+        assert "512" in answer["error"]["message"]
+    else:
+        assert answer["usage"]["completion_tokens"] == 1
+
+
+def test_case_10_stop_strings_over_several_tokens(tiny_server: RunningServer) -> None:
+    body = {"prompt": "Say: ", "max_tokens": 120, "temperature": 0, "ignore_eos": True}
+    whole = post(tiny_server, COMPLETIONS, body)[1]["choices"][0]["text"]
+    tried = 0
+    for start in range(2, len(whole) - 5, 7):
+        stop = whole[start : start + 2 + start % 4]
+        if "�" in stop:
+            continue
+        tried += 1
+        expected = whole[: whole.index(stop)]
+        assert post(tiny_server, COMPLETIONS, {**body, "stop": stop})[1]["choices"][0]["text"] == expected
+        seen = ""
+        for piece in text_of(streamed(tiny_server, COMPLETIONS, {**body, "stop": [stop, "never"]})):
+            seen += piece
+            assert expected.startswith(seen)
+        assert seen == expected
+    assert tried
+
+
+def test_case_12_and_14_characters_of_many_bytes(tiny_server: RunningServer) -> None:
+    """One token a byte. Sampled at random, most are no UTF-8: nothing raises, and deltas make the text."""
+    ids = post(tiny_server, "/tokenize", {"prompt": UNICODE})[1]["tokens"]
+    assert len(ids) == len(UNICODE.encode())
+    assert post(tiny_server, "/detokenize", {"tokens": ids})[1]["prompt"] == UNICODE
+    body = {"prompt": ids, "max_tokens": 1, "echo": True, "temperature": 0}
+    assert post(tiny_server, COMPLETIONS, body)[1]["choices"][0]["text"].startswith(UNICODE)
+    for seed in range(5):
+        body = {"prompt": ids[: seed + 20], "max_tokens": 100, "seed": seed, "temperature": 2, "ignore_eos": True}
+        text = post(tiny_server, COMPLETIONS, body)[1]["choices"][0]["text"]
+        assert "".join(text_of(streamed(tiny_server, COMPLETIONS, body))) == text
+
+
+def test_case_12_and_13_a_character_in_parts(tiny_server: RunningServer) -> None:
+    """The model is made to say an emoji byte by byte: no U+FFFD shows before it is whole, or if it never is."""
+    body = {"prompt": "a", "temperature": 0, "structured_outputs": {"choice": ["👩‍👩‍👧 日本"]}}
+    events = streamed(tiny_server, COMPLETIONS, {**body, "max_tokens": 60})
+    assert all("�" not in piece for piece in text_of(events))
+    assert "".join(text_of(events)) == "👩‍👩‍👧 日本"
+    for max_tokens in range(1, 6):
+        choice = post(tiny_server, COMPLETIONS, {**body, "max_tokens": max_tokens})[1]["choices"][0]
+        assert choice["finish_reason"] == "length"
+        choice["text"].encode()
+        assert choice["text"].rstrip("�") in ("", "👩", "👩‍")
+
+
+def test_case_15_a_row_of_nan_fails_alone(tiny_llama: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    model = tmp_path / "model"
+    shutil.copytree(tiny_llama, model)
+    weights = load_file(model / "model.safetensors")
+    poison = 10
+    weights["model.embed_tokens.weight"][poison] = torch.nan
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    good = {"prompt": [1] * 40, "max_tokens": 100, "temperature": 0, "ignore_eos": True, "logit_bias": {str(poison): -100}}
+    with own_server(str(model), "--num-blocks", "128", "--num-threads", "1") as server, ThreadPoolExecutor(4) as pool:
+        expected = post(server, COMPLETIONS, good)[1]["choices"][0]["text"]
+        neighbours = [pool.submit(post, server, COMPLETIONS, good) for _ in range(3)]
+        for _ in range(3):
+            # Each time anew: nothing of it is found in the prefix cache.
+            status, answer = post(server, COMPLETIONS, {"prompt": [1] * 40 + [poison] * 40, "max_tokens": 5})
+            assert (status, answer["error"]["type"]) == (500, "server_error")
+        for neighbour in neighbours:
+            status, answer = neighbour.result()
+            assert (status, answer["choices"][0]["text"]) == (200, expected)
+        wait_for(lambda: server.client().get("/load").json()["kv_cache_usage_perc"] == 0, "free blocks")
+        assert server.status_of("/health") == 200
+
+
+def test_case_16_minus_infinity_is_valid_json(tiny_server: RunningServer) -> None:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    body = {"prompt": "a", "max_tokens": 3, "logprobs": 20, "allowed_token_ids": [5, 6], "prompt_logprobs": 20}
+    answer = tiny_server.http.post(COMPLETIONS, json=body)
+    assert answer.status_code == 200
+    json.loads(answer.text, parse_constant=refuse)
+    chat = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20, "allowed_token_ids": [5]}
+    json.loads(tiny_server.http.post(CHAT, json={**chat, "max_tokens": 2}).text, parse_constant=refuse)
+
+
+@pytest.mark.real
+def test_case_17_prompt_logprobs_of_a_long_prompt(smollm2: str) -> None:
+    """Of 1,500 positions over 49,152 tokens: 295 MB, and several times that in the making, if they were held at once."""
+    with own_server(smollm2, "--num-blocks", "130", "--num-threads", "1") as server:
+        body = {"prompt": list(range(1000, 1200)), "max_tokens": 1, "prompt_logprobs": 0}
+        assert post(server, COMPLETIONS, body)[0] == 200
+        before = peak_bytes(server.engine_pid)
+        status, answer = post(server, COMPLETIONS, {**body, "prompt": list(range(1000, 2500))})
+        assert status == 200
+        assert len(answer["choices"][0]["prompt_logprobs"]) == 1500
+        assert peak_bytes(server.engine_pid) < before + 280 * 2**20
+
+
+def peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+@contextmanager
+def busy(server: OwnServer, count: int) -> Iterator[list[Any]]:
+    """So many requests that do not end while the engine is stopped; their answers at the end."""
+    answers: list[Any] = []
+    with ThreadPoolExecutor(count) as pool:
+        asked = [pool.submit(post, server, COMPLETIONS, {**LONG, "max_tokens": 8000, "n": 1}) for _ in range(count)]
+        wait_for(lambda: server.client().get("/load").json()["server_load"] >= count, f"{count} requests")
+        yield answers
+        answers += [future.result(PATIENCE_S) for future in asked]
+
+
+def test_case_28_queue_full(smollm2: str) -> None:
+    flags = ("--executor", "null", "--num-blocks", "3000", "--max-queued-requests", "6", "--max-client-requests", "4")
+    with own_server(smollm2, *flags, "--api-key", "a", "--api-key", "b", ready=True) as server:
+        (api_pid,) = server.api_pids
+        with busy(server, 4) as answers:
+            memory = resident_bytes(api_pid)
+            with server.client() as client:
+                # The same key has four; another may have two more.
+                refused = [client.post(COMPLETIONS, json={"prompt": "a"}) for _ in range(50)]
+                other = {"Authorization": "Bearer a"}
+                several = client.post(COMPLETIONS, json={"prompt": ["a"] * 5}, headers=other)
+                # All of that came back while those that are in the way still run.
+                assert server.client().get("/load").json()["server_load"] >= 4
+                assert client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 1}, headers=other).status_code == 200
+            assert resident_bytes(api_pid) < memory + 50 * 2**20
+            for answer in (*refused, several):
+                assert answer.status_code == 429
+                assert int(answer.headers["retry-after"]) >= 1
+                assert answer.json()["error"]["code"] == "overloaded"
+        assert [status for status, _ in answers] == [200] * 4
+        assert post(server, COMPLETIONS, {"prompt": "a", "max_tokens": 1})[0] == 200
+
+
+def test_case_29_queue_deadline(smollm2: str) -> None:
+    flags = ("--executor", "null", "--num-blocks", "3000", "--max-num-seqs", "2", "--queue-timeout", "0.1")
+    with own_server(smollm2, *flags) as server, ThreadPoolExecutor(8) as pool:
+        bodies = [{**LONG, "n": 1, "prompt": [1000 + i]} for i in range(8)]
+        answers = list(pool.map(lambda body: post(server, COMPLETIONS, body), bodies))
+        late = [body["error"] for status, body in answers if status == 503]
+        done = sum(status == 200 for status, _ in answers)
+        assert late
+        assert len(late) + done == 8
+        assert all("not started within 0.1 s" in error["message"] for error in late)
+        wait_for(lambda: server.client().get("/load").json()["server_load"] == 0, "idleness")
+        # What was given up never ran: every token is that of an answer.
+        text = server.client().get("/metrics").text
+        (tokens,) = (
+            float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith("quire:generation_tokens_total")
+        )
+        assert tokens == done * 8000
+
+
+def test_case_30_two_live_requests_of_one_id(tiny_server: RunningServer) -> None:
+    def ask(prompt: str) -> str:
+        body = {"prompt": prompt, "max_tokens": 100, "temperature": 0, "request_id": "mine", "ignore_eos": True}
+        return "".join(text_of(streamed(tiny_server, COMPLETIONS, body)))
+
+    alone = [ask("first"), ask("second")]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(ask, ["first", "second"])) == alone
+
+
+def test_case_31_the_request_id_is_not_in_every_chunk(tiny_server: RunningServer) -> None:
+    body = {"prompt": "a", "max_tokens": 20, "stream": True, "request_id": "m" * 128}
+    with tiny_server.http.stream("POST", COMPLETIONS, json=body) as answer:
+        assert answer.headers.get_list("x-request-id") == ["m" * 128]
+        assert "mmm" not in answer.read().decode()
+
+
+def test_case_32_a_reader_that_stops_is_aborted_and_others_go_on(smollm2: str) -> None:
+    flags = ("--executor", "null", "--num-blocks", "9000", "--reader-timeout", "1")
+    with own_server(smollm2, *flags) as server, server.client() as client:
+        (api_pid,) = server.api_pids
+        content = json.dumps({**LONG, "n": 16, "logprobs": 1, "return_token_ids": True, "stream": True}).encode()
+        with socket.socket() as stuck:
+            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stuck.settimeout(PATIENCE_S)
+            stuck.connect(("127.0.0.1", server.port))
+            stuck.sendall(
+                f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+            )
+            assert stuck.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
+            memory = resident_bytes(api_pid)
+            assert client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 50}).json()["usage"]["completion_tokens"] == 50
+
+            def finished() -> list[str]:
+                return [line for line in client.get("/metrics").text.splitlines() if 'finished_reason="abort"' in line]
+
+            wait_for(lambda: any(not line.endswith(" 0.0") for line in finished()), "the abort")
+            assert resident_bytes(api_pid) < memory + 100 * 2**20
+            with pytest.raises(ConnectionResetError):
+                while stuck.recv(2**20):
+                    pass
+        assert server.process.poll() is None
