@@ -19,6 +19,8 @@ from quire.client.server_process import SERVE, TIE
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
+LOAD_TIMEOUT_S = 20.0
+"""For the server to notice what happened, on however busy a machine."""
 
 
 class RunningServer:
@@ -63,6 +65,14 @@ class RunningServer:
         """What /load answers."""
         answer: dict[str, float] = self.http.get("/load").raise_for_status().json()
         return answer
+
+    def wait_for_load(self, num_sequences: int) -> dict[str, float]:
+        """/load, once that many sequences run or wait; what it says is some 0.1 s old."""
+        deadline = time.monotonic() + LOAD_TIMEOUT_S
+        while (load := self.load())["server_load"] != num_sequences:
+            assert time.monotonic() < deadline, load
+            time.sleep(0.01)
+        return load
 
     def log(self) -> str:
         """What the server wrote."""

@@ -124,7 +124,7 @@ def test_response_events_are_what_openai_reads(text: str, finish_reason: str) ->
         state.handle_event(event)
     last = typed[-1]
     assert last.type == ("response.completed" if finish_reason == "stop" else "response.incomplete")
-    snapshot = contents(state._ResponseStreamState__current_snapshot)  # type: ignore[attr-defined]
+    snapshot = contents(state._ResponseStreamState__current_snapshot)
     # openai's own snapshot has no place for reasoning.
     thoughts = "".join(event.delta for event in typed if event.type == "response.reasoning_text.delta")
     assert contents(last.response) == [

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from tests.server.running_server import RunningServer
 
-LIMIT_S = 20.0
-"""For the server to notice, on however busy a machine."""
 ENDLESS: dict[str, Any] = {"prompt": "abc", "max_tokens": 8000, "ignore_eos": True}
-
-
-def wait_for_load(server: RunningServer, wanted: int) -> dict[str, float]:
-    """/load once that many sequences run or wait."""
-    deadline = time.monotonic() + LIMIT_S
-    while (load := server.load())["server_load"] != wanted:
-        assert time.monotonic() < deadline, load
-        time.sleep(0.01)
-    return load
 
 
 def post_and_stay(server: RunningServer, body: dict[str, Any]) -> socket.socket:
@@ -41,7 +29,7 @@ def test_a_request_ends_with_its_client(real_server: RunningServer, stream: bool
     """Cases 1 and 2 of robustness.md."""
     num_sequences = 3 if "n" in more else 2 if "prompt" in more else 1
     with post_and_stay(real_server, ENDLESS | more | {"stream": stream}) as connection:
-        wait_for_load(real_server, num_sequences)
+        real_server.wait_for_load(num_sequences)
         if stream:
             assert connection.recv(64).startswith(b"HTTP/1.1 200")
-    assert wait_for_load(real_server, 0)["kv_cache_usage_perc"] == 0
+    assert real_server.wait_for_load(0)["kv_cache_usage_perc"] == 0

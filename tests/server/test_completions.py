@@ -227,7 +227,7 @@ def test_what_breaks_a_rule_is_refused_with_its_field(
         complete(tiny_server, **fields)
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
-    assert tiny_server.load()["server_load"] == 0
+    tiny_server.wait_for_load(0)
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b"-1e400"])

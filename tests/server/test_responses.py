@@ -163,7 +163,7 @@ def test_input_items_page_by_page(tiny_server: RunningServer) -> None:
     answer = respond(tiny_server, input=TALK)
     kinds = ["message", "function_call", "function_call_output", "message", "message"]
     for order, expected in (("asc", kinds), ("desc", kinds[::-1])):
-        page = client.responses.input_items.list(answer.id, order=order, limit=2)  # type: ignore[arg-type]
+        page = client.responses.input_items.list(answer.id, order=order, limit=2)
         assert page.has_more
         assert [item.type for item in page] == expected
 
@@ -275,6 +275,11 @@ def test_unknown_models_and_responses_are_404(tiny_server: RunningServer) -> Non
     assert tiny_server.http.get("/v1/responses/none/input_items").status_code == 404
 
 
+def test_another_method_is_told_which_there_are(tiny_server: RunningServer) -> None:
+    answer = tiny_server.http.put("/v1/responses/some")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET")
+
+
 @pytest.fixture(scope="module")
 def shared_server(tiny_llama: Path) -> Iterator[RunningServer]:
     """With two keys."""
@@ -317,10 +322,10 @@ def test_the_real_model_calls_and_is_told_the_result(real_server: RunningServer)
     answer = client.responses.create(
         model=real_server.model,
         input="What is the weather in Paris?",
-        tools=[WEATHER],  # type: ignore[list-item]
+        tools=[WEATHER],
         tool_choice={"type": "function", "name": "get_weather"},
         temperature=0,
-        max_output_tokens=100,
+        max_output_tokens=60,
     )
     [call] = answer.output
     assert call.type == "function_call"
@@ -330,6 +335,6 @@ def test_the_real_model_calls_and_is_told_the_result(real_server: RunningServer)
         previous_response_id=answer.id,
         input=[{"type": "function_call_output", "call_id": call.call_id, "output": "Sunny, 25 degrees."}],
         temperature=0,
-        max_output_tokens=60,
+        max_output_tokens=24,
     )
     assert "sunny" in told.output_text.lower()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import fields
+from pathlib import Path
 
 from quire.cli.config_flags import add_config_flags
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
 from quire.config import EngineConfig, ServerConfig
+from quire.errors import InvalidRequestError
+from quire.server.reasoning.registry import choose_reasoning_style
 from quire.server.supervisor import serve
+from quire.server.tools.registry import choose_tool_format
 
 API_KEY_VARIABLE = "QUIRE_API_KEY"
 SERVER_FLAGS = tuple(knob.name for knob in fields(ServerConfig))
@@ -29,4 +33,18 @@ def run(args: argparse.Namespace) -> int:
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if API_KEY_VARIABLE in os.environ:
         given.setdefault("api_key", (os.environ[API_KEY_VARIABLE],))
-    return serve(EngineConfig(model=args.model, **engine_arguments(args)), ServerConfig(**given), args.executor)
+    config = ServerConfig(**given)
+    _check(config)
+    return serve(EngineConfig(model=args.model, **engine_arguments(args)), config, args.executor)
+
+
+def _check(config: ServerConfig) -> None:
+    """What would come to light only with the first chat. Raises InvalidRequestError."""
+    choose_tool_format(config.tool_call_parser or "auto", None)
+    choose_reasoning_style(config.reasoning_parser or "auto", None)
+    if config.chat_template is not None and not Path(config.chat_template).is_file():
+        raise InvalidRequestError(
+            f"There is no file {config.chat_template!r}; chat_template is the path of a Jinja template.",
+            field="chat_template",
+            value=config.chat_template,
+        )

@@ -19,7 +19,7 @@ def make_app(state: ServerState) -> FastAPI:
         app.include_router(router)
     if state.config.enable_management:
         app.include_router(management.router)
-    add_error_handlers(app)
+    add_error_handlers(app, [route for router in (*ROUTERS, management.router) for route in router.routes])
     add_protection(app, state)
     app.add_middleware(HTTPMetrics, metrics=state.metrics)
     return app

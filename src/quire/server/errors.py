@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -11,6 +11,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
 
 from quire.errors import (
     ChatTemplateError,
@@ -87,9 +89,13 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
     return 500, error_object(500, INTERNAL_MESSAGE), {}
 
 
-def add_error_handlers(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute] = ()) -> None:
+    """`routes`: those of the app."""
+
     async def answer(request: Request, error: Exception) -> Response:
         status, body, headers = describe(error)
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = _allowed_methods(routes, request.scope) or headers["Allow"]
         return error_response(request.url.path, status, body, headers)
 
     for kind in (
@@ -105,6 +111,12 @@ def add_error_handlers(app: FastAPI) -> None:
         Exception,
     ):
         app.add_exception_handler(kind, answer)
+
+
+def _allowed_methods(routes: Sequence[BaseRoute], scope: Scope) -> str:
+    """Of all routes of the path; Starlette names those of the first only."""
+    here = [route for route in routes if isinstance(route, Route) and route.matches(scope)[0] is Match.PARTIAL]
+    return ", ".join(sorted({method for route in here for method in route.methods or ()}))
 
 
 def _validation_error(error: RequestValidationError) -> dict[str, Any]:

@@ -6,6 +6,8 @@ uvicorn bounds neither the size of a request's head nor the time of anything but
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from http import HTTPStatus
 from typing import Any
 
@@ -93,7 +95,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._sending = self.loop.call_later(self.reader_timeout_s, self.transport.abort)
+        self._sending = self.loop.call_later(self.reader_timeout_s, self._drop_reader)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -115,6 +117,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"The request's headers did not arrive within {seconds:g} s.")
         else:
             self.transport.abort()
+
+    def _drop_reader(self) -> None:
+        """Reset the connection, so that the kernel too lets go of what it holds for it: up to some megabytes."""
+        raw: socket.socket = self.transport.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         """Answer instead of the application, and let the connection go."""

@@ -173,8 +173,10 @@ def cached_tokens(server: RunningServer, path: str, body: dict[str, Any]) -> int
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [(COMPLETIONS, {"prompt": "a secret that is long enough to fill blocks " * 3})]
-    + [(CHAT, {"messages": [{"role": "user", "content": "another secret of some length to fill blocks " * 3}]})],
+    [
+        (COMPLETIONS, {"prompt": "a secret that is long enough to fill blocks " * 3}),
+        (CHAT, {"messages": [{"role": "user", "content": "another secret of some length to fill blocks " * 3}]}),
+    ],
 )
 def test_cve_2025_46570_salts_keep_prompts_apart(tiny_server: RunningServer, path: str, body: dict[str, Any]) -> None:
     assert cached_tokens(tiny_server, path, {**body, "cache_salt": "one"}) == 0

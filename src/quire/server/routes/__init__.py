@@ -19,11 +19,12 @@ from quire.server.routes import (
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
+    # Searched in this order: the busiest first.
+    chat.router,
+    completions.router,
     health.router,
     metrics.router,
     models.router,
-    completions.router,
-    chat.router,
     responses.router,
     messages.router,
     tokenize.router,

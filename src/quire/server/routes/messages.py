@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from quire.server.chat_turn import take_turn
 from quire.server.message_writer import MessageWriter
-from quire.server.schemas.message_answers import MessageAnswer, TokenCount
+from quire.server.schemas.message_answers import MessageAnswer, MessagesError, TokenCount
 from quire.server.schemas.messages import CountTokensRequest, MessagesRequest
 from quire.server.schemas.openapi import answers
 from quire.server.serving import check_model, require_ready
@@ -17,7 +17,9 @@ from quire.server.strict_json import StrictJSONRoute
 router = APIRouter(route_class=StrictJSONRoute)
 
 
-@router.post("/v1/messages", responses=answers(MessageAnswer, streams=True), response_class=Response)
+@router.post(
+    "/v1/messages", responses=answers(MessageAnswer, streams=True, error=MessagesError), response_class=Response
+)
 async def create_message(body: MessagesRequest, request: Request) -> Response:
     state = require_ready(request)
     check_model(state, body.model)
@@ -30,7 +32,7 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
     return await respond(request, body, turn, params, writer, user=body.tenant_user, structure_field=field)
 
 
-@router.post("/v1/messages/count_tokens", responses=answers(TokenCount), response_class=Response)
+@router.post("/v1/messages/count_tokens", responses=answers(TokenCount, error=MessagesError), response_class=Response)
 async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
     """All tokens of the prompt, cached or not."""
     state = require_ready(request)

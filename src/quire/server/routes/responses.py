@@ -64,7 +64,9 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
 
 
 @router.get("/v1/responses/{response_id}", responses=answers(ResponseAnswer), response_class=Response)
-async def get_response(response_id: str, request: Request, stream: bool = False) -> Response:
+async def get_response(
+    response_id: str, request: Request, stream: Annotated[bool, Query(include_in_schema=False)] = False
+) -> Response:
     if stream:
         raise InvalidRequestError(
             "stream is not supported here: a response is kept once it is whole; leave it out.", field="stream"
@@ -93,7 +95,7 @@ async def list_input_items(
         items.reverse()
     ids = [item["id"] for item in items]
     if after is not None and after not in ids:
-        raise InvalidRequestError(f"after is {after!r:.100}, which is none of the items.", field="after", value=after)
+        raise HTTPException(404, f"after is {after!r:.100}, which is none of the items.")
     start = 0 if after is None else ids.index(after) + 1
     page = items[start : start + limit]
     return _json(

@@ -49,6 +49,16 @@ class MessageAnswer(Struct):
     type: Literal["message"] = "message"
 
 
+class MessagesErrorBody(Struct):
+    type: str
+    message: str
+
+
+class MessagesError(Struct):
+    error: MessagesErrorBody
+    type: Literal["error"] = "error"
+
+
 class TokenCount(Struct):
     input_tokens: int
 

@@ -11,16 +11,19 @@ from quire.server.schemas.answers import ErrorAnswer
 REFERENCE = "#/$defs/"
 
 
-def answers(whole: type[msgspec.Struct], *, streams: bool = False) -> dict[int | str, dict[str, Any]]:
+def answers(
+    whole: type[msgspec.Struct], *, streams: bool = False, error: type[msgspec.Struct] = ErrorAnswer
+) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that answers 200 with `whole` as JSON or, where asked to, events; or an error."""
     content: dict[str, Any] = {"application/json": {"schema": schema_of(whole)}}
     if streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
-    error = {"application/json": {"schema": schema_of(ErrorAnswer)}}
+        # Whether a schema is about the stream or about each event, OpenAPI leaves open.
+        content["text/event-stream"] = {"schema": {"description": "Server-sent events."}}
+    refusal = {"application/json": {"schema": schema_of(error)}}
     return {
         200: {"description": "The answer.", "content": content},
-        "4XX": {"description": "The request was refused.", "content": error},
-        "5XX": {"description": "The server could not answer.", "content": error},
+        "4XX": {"description": "The request was refused.", "content": refusal},
+        "5XX": {"description": "The server could not answer.", "content": refusal},
     }
 
 
@@ -35,5 +38,6 @@ def _inline(schema: Any, parts: dict[str, Any]) -> Any:
     if isinstance(schema, dict):
         if "$ref" in schema:
             return _inline(parts[schema["$ref"].removeprefix(REFERENCE)], parts)
-        return {key: _inline(value, parts) for key, value in schema.items()}
+        # A union's discriminator would refer to the parts by name.
+        return {key: _inline(value, parts) for key, value in schema.items() if key != "discriminator"}
     return [_inline(item, parts) for item in schema] if isinstance(schema, list) else schema
