@@ -74,7 +74,9 @@ def resident_bytes(pid: int) -> int:
 class OwnServer:
     """`quire serve FLAGS` on a free port."""
 
-    def __init__(self, *flags: str, python_flags: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *flags: str, python_flags: Sequence[str] = (), environment: dict[str, str] | None = None
+    ) -> None:
         self._log = tempfile.NamedTemporaryFile()  # noqa: SIM115  (closed by close)
         inherited = {name: value for name, value in os.environ.items() if name != "QUIRE_API_KEY"}
         self.process = subprocess.Popen(

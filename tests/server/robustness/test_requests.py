@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -202,37 +201,6 @@ def test_case_12_and_13_a_character_in_parts(tiny_server: RunningServer) -> None
         assert choice["finish_reason"] == "length"
         choice["text"].encode()
         assert choice["text"].rstrip("�") in ("", "👩", "👩‍")
-
-
-def test_case_15_a_row_of_nan_fails_alone(tiny_llama: Path, tmp_path: Path) -> None:
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    model = tmp_path / "model"
-    shutil.copytree(tiny_llama, model)
-    weights = load_file(model / "model.safetensors")
-    poison = 10
-    weights["model.embed_tokens.weight"][poison] = 3e38
-    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    good = {
-        "prompt": [1] * 40,
-        "max_tokens": 100,
-        "temperature": 0,
-        "ignore_eos": True,
-        "logit_bias": {str(poison): -100},
-    }
-    with own_server(str(model), "--num-blocks", "128", "--num-threads", "1") as server, ThreadPoolExecutor(4) as pool:
-        expected = post(server, COMPLETIONS, good)[1]["choices"][0]["text"]
-        neighbours = [pool.submit(post, server, COMPLETIONS, good) for _ in range(3)]
-        for _ in range(3):
-            # Each time anew: nothing of it is found in the prefix cache.
-            status, answer = post(server, COMPLETIONS, {"prompt": [1] * 40 + [poison] * 40, "max_tokens": 5})
-            assert (status, answer["error"]["type"]) == (500, "server_error")
-        for neighbour in neighbours:
-            status, answer = neighbour.result()
-            assert (status, answer["choices"][0]["text"]) == (200, expected)
-        wait_for(lambda: load(server)["kv_cache_usage_perc"] == 0, "free blocks")
-        assert server.status_of("/health") == 200
 
 
 def test_case_16_minus_infinity_is_valid_json(tiny_server: RunningServer) -> None:

@@ -29,7 +29,9 @@ ROUTES = [
     if isinstance(route, Route)
     for method in sorted(route.methods or ())
 ]
-LEAKS = re.compile(r"/(home|root|usr|tmp|var|work|opt)/|\.py\b|0x[0-9a-f]{6,}|Traceback|" + re.escape(getpass.getuser()))
+LEAKS = re.compile(
+    r"/(home|root|usr|tmp|var|work|opt)/|\.py\b|0x[0-9a-f]{6,}|Traceback|" + re.escape(getpass.getuser())
+)
 
 
 def concrete(path: str) -> str:
@@ -142,10 +144,14 @@ def test_management_is_off_by_default_and_never_without_a_key(guarded: OwnServer
         ServerConfig(enable_management=True)
     with guarded.client() as client:
         assert client.post("/reset_prefix_cache").json() == {"success": True}
-    assert not any(path == "/reset_prefix_cache" for router in ROUTERS for path in (getattr(r, "path", "") for r in router.routes))
+    assert not any(
+        path == "/reset_prefix_cache" for router in ROUTERS for path in (getattr(r, "path", "") for r in router.routes)
+    )
 
 
-@pytest.mark.parametrize("body", [b"{", b'{"model": }', b"\xff\xfe", b"[" * 100_000, b'"' + b"a" * 70_000, b"null", b"{}" * 2])
+@pytest.mark.parametrize(
+    "body", [b"{", b'{"model": }', b"\xff\xfe", b"[" * 100_000, b'"' + b"a" * 70_000, b"null", b"{}" * 2]
+)
 def test_cve_2026_54236_errors_tell_nothing_of_this_machine(guarded: OwnServer, body: bytes) -> None:
     with guarded.client() as client:
         for path in sorted({path for method, path in ROUTES if method == "POST"} - {"/reset_prefix_cache"}):
@@ -157,7 +163,9 @@ def test_cve_2026_54236_errors_tell_nothing_of_this_machine(guarded: OwnServer, 
 
 def test_cve_2026_105759_no_request_makes_a_metric_series(guarded: OwnServer) -> None:
     def series(client: httpx.Client) -> set[str]:
-        return {line.rpartition(" ")[0] for line in client.get("/metrics").text.splitlines() if "http_responses" in line}
+        return {
+            line.rpartition(" ")[0] for line in client.get("/metrics").text.splitlines() if "http_responses" in line
+        }
 
     rng = random.Random(0)
 
@@ -186,7 +194,9 @@ def test_cve_2024_28224_it_listens_on_loopback_unless_told_otherwise(guarded: Ow
     assert "http://127.0.0.1:" in guarded.log()
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example"]
+)
 def test_cve_2024_28224_a_page_whose_name_was_bound_anew_gets_nothing(guarded: OwnServer, host: str) -> None:
     with guarded.client() as client:
         for path in ("/", "/health", "/v1/models"):
@@ -209,7 +219,16 @@ def test_cve_2025_62593_other_pages_may_not_call(guarded: OwnServer, origin: str
 
 
 def test_cors_is_for_the_origins_that_were_named(smollm2: str) -> None:
-    flags = ("--executor", "null", "--api-key", "k", "--allowed-origin", "https://app.example", "--allowed-host", "quire.example")
+    flags = (
+        "--executor",
+        "null",
+        "--api-key",
+        "k",
+        "--allowed-origin",
+        "https://app.example",
+        "--allowed-host",
+        "quire.example",
+    )
     with own_server(smollm2, *flags, ready=False) as server, server.client() as client:
         wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
         url = "/v1/models"
@@ -228,7 +247,8 @@ def test_cors_is_for_the_origins_that_were_named(smollm2: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../config.json", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "....//etc/passwd", "/etc/passwd", "x%00"]
+    "name",
+    ["../config.json", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "....//etc/passwd", "/etc/passwd", "x%00"],
 )
 def test_cve_2024_45436_names_lead_out_of_no_folder(guarded: OwnServer, name: str) -> None:
     for prefix in ("/page/", "/v1/models/"):
@@ -240,9 +260,21 @@ def test_cve_2024_45436_names_lead_out_of_no_folder(guarded: OwnServer, name: st
 
 def test_names_of_this_server() -> None:
     names = Names("box.lan", ["quire"])
-    own = ["localhost", "localhost:8000", "LOCALHOST", "box.lan:80", "quire", "a.localhost", "127.0.0.1:9", "[::1]:9", "[::1]"]
+    own = [
+        "localhost",
+        "localhost:8000",
+        "LOCALHOST",
+        "box.lan:80",
+        "quire",
+        "a.localhost",
+        "127.0.0.1:9",
+        "[::1]:9",
+        "[::1]",
+    ]
     assert all(names.include(host) for host in [*own, "10.0.0.7:8000", "::1"])
-    assert not any(names.include(host) for host in ["", ":80", "quire.evil", "localhost@evil", "evil:80:80", "1.2.3.4.evil"])
+    assert not any(
+        names.include(host) for host in ["", ":80", "quire.evil", "localhost@evil", "evil:80:80", "1.2.3.4.evil"]
+    )
     assert Names("x", ["*"]).include("whatever")
     assert is_own_origin("https://Box.lan", "box.lan")
     assert not is_own_origin("https://box.lan:1", "box.lan")

@@ -207,9 +207,19 @@ def test_case_31_request_ids_in_the_body(tiny_server: RunningServer, bad: Any) -
 
 BAD_SHAPES = [
     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "no such type"}}}},
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"pattern": "(", "type": "string"}}}},
+    {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {"pattern": "(", "type": "string"}},
+        }
+    },
     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#/nowhere"}}}},
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "file:///etc/passwd"}}}},
+    {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {"$ref": "file:///etc/passwd"}},
+        }
+    },
     {"response_format": {"type": "no such type"}},
     {"structured_outputs": {"regex": "(" * 1000}},
     {"structured_outputs": {"regex": "a", "choice": ["b"]}},
@@ -274,7 +284,9 @@ def test_cve_2025_61620_templates_of_requests_are_off(tiny_server: RunningServer
         assert answer["error"]["param"] == "chat_template"
 
 
-@pytest.mark.parametrize("reserved", ["messages", "tools", "tokenize", "chat_template", "add_generation_prompt", "bos_token"])
+@pytest.mark.parametrize(
+    "reserved", ["messages", "tools", "tokenize", "chat_template", "add_generation_prompt", "bos_token"]
+)
 def test_cve_2025_62426_reserved_template_arguments_are_400(tiny_server: RunningServer, reserved: str) -> None:
     for path in (CHAT, "/tokenize"):
         body = {"messages": USER, "chat_template_kwargs": {reserved: "x"}}
@@ -319,7 +331,11 @@ def test_cve_2024_34359_a_template_of_the_model_file_cannot_get_out(tiny_llama: 
 
 @pytest.mark.parametrize("field", ["kv_transfer_params", "remote_host", "kv_connector", "do_remote_prefill"])
 def test_cve_2026_94622_parameters_of_kv_transfer_have_no_effect(tiny_server: RunningServer, field: str) -> None:
-    body = {**PROBE, "cache_salt": "probe", field: {"remote_host": "127.0.0.1", "remote_port": 1, "do_remote_prefill": True}}
+    body = {
+        **PROBE,
+        "cache_salt": "probe",
+        field: {"remote_host": "127.0.0.1", "remote_port": 1, "do_remote_prefill": True},
+    }
     status, answer = post(tiny_server, COMPLETIONS, body)
     assert status == 400 or answer["choices"][0]["text"] == probe(tiny_server)
 

@@ -26,7 +26,9 @@ from quire.core.wire import FromEngine, ToEngine
 from quire.errors import QuireError
 
 SOURCE = Path(quire.__file__).parent
-MODULES = frozenset(("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle"))
+MODULES = frozenset(
+    ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle")
+)
 CALLS = frozenset(("eval", "exec", "compile", "__import__"))
 ATTRIBUTES = frozenset(("send_pyobj", "recv_pyobj", "send_serialized", "recv_serialized", "load_module"))
 
@@ -68,7 +70,8 @@ def test_cve_2024_9052_no_module_unpickles_or_evaluates() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["import pickle", "from dill import loads", "eval('1')", "torch.load('x')", "s.recv_pyobj()", "f(allow_pickle=1)"]
+    "line",
+    ["import pickle", "from dill import loads", "eval('1')", "torch.load('x')", "s.recv_pyobj()", "f(allow_pickle=1)"],
 )
 def test_the_gate_sees(line: str) -> None:
     assert list(breaches(ast.parse(line)))
@@ -89,7 +92,9 @@ def private_server(smollm2: str) -> Iterator[tuple[OwnServer, Path]]:
     """A server, and the directory of its sockets."""
     folder = tempfile.mkdtemp(prefix="q")
     try:
-        with own_server(smollm2, "--executor", "null", "--num-blocks", "4096", environment={"TMPDIR": folder}) as server:
+        with own_server(
+            smollm2, "--executor", "null", "--num-blocks", "4096", environment={"TMPDIR": folder}
+        ) as server:
             (directory,) = Path(folder).iterdir()
             yield server, directory
     finally:
@@ -174,7 +179,13 @@ def test_cve_2025_30202_only_the_api_port_listens(private_server: tuple[OwnServe
 def test_cve_2025_32444_frames_of_another_version_or_type_are_refused(kind: object) -> None:
     frames: Frames[object] = Frames(kind)
     other = bytes([VERSION_BYTE[0] + 1])
-    for frame in (b"", other, VERSION_BYTE, other + msgspec.msgpack.encode({}), VERSION_BYTE + msgspec.msgpack.encode([1])):
+    for frame in (
+        b"",
+        other,
+        VERSION_BYTE,
+        other + msgspec.msgpack.encode({}),
+        VERSION_BYTE + msgspec.msgpack.encode([1]),
+    ):
         with pytest.raises(BadFrameError):
             frames.decode(frame)
 
@@ -207,7 +218,13 @@ def test_cve_2025_66448_code_in_a_model_folder_never_runs(tiny_llama: Path, tmp_
         settings = json.loads((model / file).read_text())
         (model / file).write_text(json.dumps({**settings, "auto_map": keys, "trust_remote_code": True}))
     with own_server(str(model), "--num-blocks", "64", "--num-threads", "1") as server, server.client() as client:
-        body = {"prompt": "a", "max_tokens": 1, "trust_remote_code": True, "model_path": str(model), "code_revision": "main"}
+        body = {
+            "prompt": "a",
+            "max_tokens": 1,
+            "trust_remote_code": True,
+            "model_path": str(model),
+            "code_revision": "main",
+        }
         client.post("/v1/completions", json=body)
         assert completes(server)
     assert not marker.exists()
