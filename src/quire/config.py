@@ -135,7 +135,9 @@ class ServerConfig:
         ):
             check_whole_number(name, getattr(self, name), low)
         if self.port > MAX_PORT:
-            raise InvalidRequestError(f"port must be at most {MAX_PORT}, got {self.port}.", field="port", value=self.port)
+            raise InvalidRequestError(
+                f"port must be at most {MAX_PORT}, got {self.port}.", field="port", value=self.port
+            )
         for name in ("queue_timeout", "request_timeout", "reader_timeout", "drain_timeout"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < float("inf"):

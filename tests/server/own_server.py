@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -88,7 +89,7 @@ class OwnServer:
             start_new_session=True,
         )
         self.pid = self.process.pid
-        key = dict(zip(flags, flags[1:], strict=False)).get("--api-key")
+        key = dict(itertools.pairwise(flags)).get("--api-key")
         self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._everyone: list[int] = []
 

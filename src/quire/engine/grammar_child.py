@@ -201,6 +201,9 @@ def _keywords(complaint: str, source: str) -> list[str]:
     unimplemented = re.search(r"Unimplemented keys: (\[.*?\])", complaint)
     if unimplemented is not None:
         return [str(key) for key in json.loads(unimplemented[1])]
+    missing = re.search(r"Resource '([^'#]+)", complaint)
+    if missing is not None and f'"$schema":"{missing[1]}' in source:
+        return ["$schema"]
     meant = next((keywords.split() for words, keywords in _KEYWORDS_OF_COMPLAINTS if words in complaint), [])
     meant += re.findall(r"'(\w+)'", complaint) if not meant else []
     return [keyword for keyword in meant if f'"{keyword}":' in source]

@@ -9,9 +9,9 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import uvicorn

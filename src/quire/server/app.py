@@ -9,11 +9,19 @@ from quire.server.errors import add_error_handlers
 from quire.server.http_metrics import HTTPMetrics
 from quire.server.protection import add_protection
 from quire.server.routes import ROUTERS, management
+from quire.server.schemas.openapi import failures
 from quire.server.state import ServerState
 
 
 def make_app(state: ServerState) -> FastAPI:
-    app = FastAPI(title="quire", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="quire",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=failures(),
+    )
     app.state.server = state
     for router in ROUTERS:
         app.include_router(router)

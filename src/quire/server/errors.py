@@ -128,6 +128,8 @@ def _validation_error(error: RequestValidationError) -> dict[str, Any]:
     if len(given) > MAX_VALUE_LENGTH:
         given = given[:MAX_VALUE_LENGTH] + "…"
     if first["type"] == "json_invalid":
-        return error_object(400, f"The body is not valid JSON: {first.get('ctx', {}).get('error', 'it does not parse')}.")
+        return error_object(
+            400, f"The body is not valid JSON: {first.get('ctx', {}).get('error', 'it does not parse')}."
+        )
     rule = first["msg"].removeprefix("Value error, ")
     return error_object(400, f"{field or 'The body'}: {rule}; got {given}.", field)

@@ -4,49 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.neighbour import PROBE, neighbour, probe
 from tests.server.own_server import descendants, own_server, resident_bytes, wait_for
 from tests.server.running_server import RunningServer
 
-PROBE = {"prompt": "The probe says: ", "max_tokens": 200, "temperature": 0, "ignore_eos": True}
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER = [{"role": "user", "content": "hi"}]
-
-
-def probe(server: RunningServer) -> Any:
-    """A greedy answer."""
-    answer = server.http.post(COMPLETIONS, json={**PROBE, "cache_salt": "probe"})
-    return answer.raise_for_status().json()["choices"][0]["text"]
-
-
-@contextmanager
-def neighbour(server: RunningServer) -> Iterator[None]:
-    """Greedy requests go on meanwhile; each must be what it was before. The processes must be the same."""
-    everyone, expected = set(descendants(server.pid)), probe(server)
-    over, answers = threading.Event(), []
-
-    def ask() -> None:
-        while not over.is_set():
-            answers.append(probe(server))
-
-    with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(ask)
-        try:
-            yield
-        finally:
-            over.set()
-        asking.result()
-    assert answers
-    assert all(answer == expected for answer in answers)
-    assert everyone <= set(descendants(server.pid))
-    assert server.http.get("/health").status_code == 200
 
 
 def post(server: RunningServer, path: str, body: dict[str, Any] | str) -> tuple[int, dict[str, Any]]:

@@ -19,7 +19,10 @@ async def live() -> dict[str, str]:
     return {"status": "live"}
 
 
-@router.get("/health/ready")
+@router.get(
+    "/health/ready",
+    responses={503: {"description": "Not ready.", "content": {"application/json": {"schema": {"type": "object"}}}}},
+)
 async def ready(request: Request) -> JSONResponse:
     """200 once the model is loaded, 503 before, while draining, and when the engine is gone."""
     state = server_state(request)

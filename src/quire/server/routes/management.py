@@ -9,9 +9,9 @@ from quire.server.serving import require_ready
 router = APIRouter()
 
 
-@router.post("/reset_prefix_cache", responses={409: {"description": "Sequences run, and use the cache."}})
+@router.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request) -> dict[str, bool]:
-    """Forget all cached KV blocks."""
+    """Forget all cached KV blocks; 409 while sequences run."""
     if not await require_ready(request).llm.reset_prefix_cache():
         raise HTTPException(409, "Sequences run and use the cache; try again when none do.")
     return {"success": True}

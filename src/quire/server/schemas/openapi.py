@@ -19,11 +19,15 @@ def answers(
     if streams:
         # Whether a schema is about the stream or about each event, OpenAPI leaves open.
         content["text/event-stream"] = {"schema": {"description": "Server-sent events."}}
-    refusal = {"application/json": {"schema": schema_of(error)}}
+    return {200: {"description": "The answer.", "content": content}, **failures(error)}
+
+
+def failures(error: type[msgspec.Struct] = ErrorAnswer) -> dict[int | str, dict[str, Any]]:
+    """What every route may answer instead."""
+    content = {"application/json": {"schema": schema_of(error)}}
     return {
-        200: {"description": "The answer.", "content": content},
-        "4XX": {"description": "The request was refused.", "content": refusal},
-        "5XX": {"description": "The server could not answer.", "content": refusal},
+        "4XX": {"description": "The request was refused.", "content": content},
+        "5XX": {"description": "The server could not answer.", "content": content},
     }
 
 
