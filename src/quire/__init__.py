@@ -15,6 +15,7 @@ _EXPORTS = {
     "AsyncLLM": "quire.engine.async_llm",
     "EngineConfig": "quire.config",
     "SamplingParams": "quire.core.sampling_params",
+    "StructuredOutputs": "quire.core.structured_outputs",
     "PoolingParams": "quire.core.embedding",
     "BeamSearchParams": "quire.core.sampling_params",
     "RequestOutput": "quire.core.outputs",

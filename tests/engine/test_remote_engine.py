@@ -69,11 +69,7 @@ def run(model: Path, directory: Path, body: Body, executor: str = "null") -> Non
 
 
 async def last(llm: AsyncLLM, prompt: str, sampling: SamplingParams, **options: Any) -> RequestOutput:
-    output = None
-    async for output in llm.generate(prompt, sampling, **options):
-        continue
-    assert output is not None
-    return output
+    return [output async for output in llm.generate(prompt, sampling, **options)][-1]
 
 
 def test_outputs_equal_those_of_an_engine_in_process(tiny_llama: Path, tmp_path: Path) -> None:
@@ -145,8 +141,7 @@ def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, t
         await anext(stream)
         await asyncio.to_thread(llm.shutdown)
         with pytest.raises(EngineDeadError):
-            async for _ in stream:
-                continue
+            [output async for output in stream]
         service._engine.abort("0")
 
     run(tiny_llama, tmp_path, body)
