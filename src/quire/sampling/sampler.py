@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.core.step import TokenLogprobs
+from quire.core.step import NOTHING_LEFT, TokenLogprobs
 from quire.sampling.distribution import Float32Array, draw_each, draw_one, most_likely, token_weights
 from quire.sampling.grammar import RowError
 from quire.sampling.logprobs import log_softmax, token_logprobs
@@ -32,7 +32,7 @@ _NOT_FINITE = (
     " use a wider dtype or check the weights."
 )
 _NOTHING_LEFT = (
-    "No token can be sampled at position {position}: allowed_token_ids, bad_words, min_tokens, structured_outputs,"
+    NOTHING_LEFT + " at position {position}: allowed_token_ids, bad_words, min_tokens, structured_outputs,"
     " logit_bias and the penalties leave none with a finite logit; relax them."
 )
 

@@ -11,7 +11,8 @@ from typing import TypeVar
 from quire import __version__
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import OutputKind
-from quire.errors import GenerationFailedError
+from quire.core.step import NOTHING_LEFT
+from quire.errors import GenerationFailedError, InvalidRequestError
 from quire.server.schemas.answers import PromptTokensDetails, Usage
 from quire.server.state import ServerState
 
@@ -21,9 +22,10 @@ Item = TypeVar("Item")
 
 
 def check_sample(sample: CompletionOutput) -> None:
-    """Raises GenerationFailedError if the engine gave the sample up."""
+    """Raises GenerationFailedError if the engine gave the sample up, InvalidRequestError if the request asked for it."""
     if sample.error is not None:
-        raise GenerationFailedError(sample.error)
+        asked_for = sample.error.startswith(NOTHING_LEFT)
+        raise InvalidRequestError(sample.error) if asked_for else GenerationFailedError(sample.error)
 
 
 def whole_output_kind(state: ServerState, stream: bool | None) -> OutputKind:
