@@ -6,7 +6,6 @@ import msgspec
 
 from quire.core.sampling_params import SamplingParams
 
-
 NOTHING_LEFT = "No token can be sampled"
 """How the error of a row begins whose request left no token to choose: the caller's doing, not the model's."""
 
