@@ -80,7 +80,7 @@ def test_extreme_codes(block_type: BlockType, tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", BUILTIN_MODELS)
+@pytest.mark.parametrize("name", [name for name, model in BUILTIN_MODELS.items() if model.path.endswith(".gguf")])
 def test_rows_of_every_tensor_of_a_real_model(name: str) -> None:
     path = pull(name)
     content = np.memmap(path, np.uint8, "r")

@@ -24,7 +24,7 @@ PATIENCE_S = 120.0
 Result = TypeVar("Result")
 
 
-def wait_for(condition: Callable[[], Result], what: str, timeout_s: float = PATIENCE_S) -> Result:
+def wait_for(condition: Callable[[], Result | None], what: str, timeout_s: float = PATIENCE_S) -> Result:
     """The first true result of `condition`."""
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
@@ -98,21 +98,28 @@ class OwnServer:
 
     @property
     def port(self) -> int:
-        found = wait_for(lambda: re.search(r"Listening on \S+:(\d+)", self.log()), "listening")
-        return int(found.group(1))
+        def announced() -> re.Match[str] | None:
+            found = re.search(r"Listening on \S+:(\d+)", self.log())
+            if found is None and self.process.poll() is not None:
+                raise RuntimeError(self.log())
+            return found
+
+        return int(wait_for(announced, "listening").group(1))
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def client(self, **settings: Any) -> httpx.Client:
-        settings = {"timeout": PATIENCE_S, "trust_env": False, "headers": self.headers, **settings}
+        # Without TLS: to read the certificates of the world takes longer than the request.
+        settings = {"timeout": PATIENCE_S, "trust_env": False, "verify": False, "headers": self.headers, **settings}
         return httpx.Client(base_url=self.url, **settings)
 
     def status_of(self, path: str) -> int | None:
         """None: nobody answers."""
         try:
-            return httpx.get(self.url + path, timeout=10, trust_env=False, headers=self.headers).status_code
+            with self.client(timeout=10) as client:
+                return client.get(path).status_code
         except httpx.TransportError:
             return None
 

@@ -1,8 +1,8 @@
 """The fastest attention that plain torch operators give on a CPU (docs/lab.md has the measurements).
 
-K and V are gathered from their blocks once and never repeated for the query heads that share them. Rows of one query
-hand those heads over as if they were queries, to two batched products over K and V gathered head by head: the fused
-attention is twice as slow there. Longer rows use the fused one, and get K and V with a stride of zero.
+torch's fused attention reads strided memory, so K and V are gathered from their blocks once and never repeated for
+the query heads that share them: rows of one query hand those heads over as if they were queries, longer rows get
+K and V with a stride of zero.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TorchBackend:
         write_kv(cache, key, value, batch.groups[group].slots)
         scratch_key = (self.name, group, shape.window)
         if scratch_key not in batch.scratch:
-            batch.scratch[scratch_key] = cut_step(batch, group, cache.key.shape[1], shape.num_kv_heads, shape.window)
+            batch.scratch[scratch_key] = cut_step(batch, group, cache.key.shape[1], shape.window)
         work: StepWork = batch.scratch[scratch_key]
         output = query.new_empty(query.shape)
         for bucket in work.buckets:
@@ -53,18 +53,11 @@ def _attend_bucket(
 ) -> torch.Tensor:
     """One query a row -> [n, num_heads, head_dim]. Heads that share K and V stand where queries would."""
     num_rows = len(bucket.tokens)
-    per_head = (num_rows * shape.num_kv_heads, -1, shape.head_dim)
-    queries = query[bucket.tokens].reshape(per_head)
-    keys = cache.key.view(-1, shape.head_dim).index_select(0, bucket.head_slots).view(per_head)
-    values = cache.value.view(-1, shape.head_dim).index_select(0, bucket.head_slots).view(per_head)
-    # Scores in float32: of a bfloat16 score of 16 only multiples of 0.125 are left.
-    scores = torch.bmm(queries.float(), keys.float().transpose(1, 2)).mul_(shape.scale)
-    if shape.logit_softcap is not None:
-        scores.div_(shape.logit_softcap).tanh_().mul_(shape.logit_softcap)
-    if bucket.hidden is not None:
-        scores.view(num_rows, shape.num_heads, -1).masked_fill_(bucket.hidden, -torch.inf)
-    attended = torch.bmm(scores.softmax(-1).to(query.dtype), values)
-    return attended.view(num_rows, shape.num_heads, shape.head_dim)
+    queries = query[bucket.tokens].view(num_rows, shape.num_kv_heads, -1, shape.head_dim)
+    per_row = (num_rows, -1, shape.num_kv_heads, shape.head_dim)
+    keys = _gather(cache.key, bucket.slots).view(per_row).transpose(1, 2)
+    values = _gather(cache.value, bucket.slots).view(per_row).transpose(1, 2)
+    return _attention(queries, keys, values, bucket.visible, shape).reshape(num_rows, shape.num_heads, shape.head_dim)
 
 
 def _attend_row(

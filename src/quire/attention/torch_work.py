@@ -23,13 +23,13 @@ QUERY_TILE = 256
 class DecodeBucket:
     """n rows with one query each, their keys padded to the longest, L.
 
-    tokens int64 [n]; head_slots int64 [n * num_kv_heads * L], each slot * num_kv_heads + head, where a row's padding
-    repeats its own last slot, so that no other memory is read; hidden bool [n, 1, L], or None where nothing is padded.
+    tokens int64 [n]; slots int64 [n * L], where a row's padding repeats its own last slot, so that no other memory is
+    read; visible bool [n, 1, 1, L], or None where nothing is padded.
     """
 
     tokens: torch.Tensor
-    head_slots: torch.Tensor
-    hidden: torch.Tensor | None
+    slots: torch.Tensor
+    visible: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class StepWork:
     rows: list[PrefillRow]
 
 
-def cut_step(batch: ForwardBatch, group: int, block_size: int, num_kv_heads: int, window: int | None) -> StepWork:
+def cut_step(batch: ForwardBatch, group: int, block_size: int, window: int | None) -> StepWork:
     tables = batch.groups[group].block_tables
     decoding = []
     prefilling = []
@@ -67,7 +67,7 @@ def cut_step(batch: ForwardBatch, group: int, block_size: int, num_kv_heads: int
             prefilling.append(_prefill_row(batch, row, tables[row], block_size, window))
     num_keys = {row: _num_keys(batch.context_lens[row], window) for row in decoding}
     buckets = [
-        _decode_bucket(batch, rows, [num_keys[row] for row in rows], tables, block_size, num_kv_heads)
+        _decode_bucket(batch, rows, [num_keys[row] for row in rows], tables, block_size)
         for rows in _similar_rows(num_keys)
     ]
     return StepWork(buckets, prefilling)
@@ -91,12 +91,7 @@ def _similar_rows(num_keys: dict[int, int]) -> list[list[int]]:
 
 
 def _decode_bucket(
-    batch: ForwardBatch,
-    rows: list[int],
-    num_keys: list[int],
-    tables: torch.Tensor,
-    block_size: int,
-    num_kv_heads: int,
+    batch: ForwardBatch, rows: list[int], num_keys: list[int], tables: torch.Tensor, block_size: int
 ) -> DecodeBucket:
     last_key = torch.tensor([batch.context_lens[row] - 1 for row in rows]).unsqueeze(1)
     lengths = torch.tensor(num_keys).unsqueeze(1)
@@ -106,8 +101,8 @@ def _decode_bucket(
     padded = num_keys[-1] < num_keys[0]
     return DecodeBucket(
         tokens=torch.tensor([batch.query_starts[row] for row in rows]),
-        head_slots=(slots.unsqueeze(1) * num_kv_heads + torch.arange(num_kv_heads).unsqueeze(1)).flatten(),
-        hidden=(places >= lengths).unsqueeze(1) if padded else None,
+        slots=slots.flatten(),
+        visible=(places < lengths)[:, None, None] if padded else None,
     )
 
 

@@ -27,22 +27,11 @@ def activation_bytes(
 ) -> int:
     """Peak of a step of `num_tokens` tokens in which `num_rows` rows sample."""
     size = bytes_per_element
-    if model.is_encoder:
-        return _encoder_bytes(model, size, num_tokens, max_model_len)
     masks = num_tokens * max_model_len
     attention = num_tokens * _attention_bytes_per_token(model, size) + _gathered_bytes(model, size, max_model_len)
     mlp = num_tokens * _mlp_bytes_per_token(model, size)
     head = num_tokens * model.hidden_size * size + num_rows * 4 * model.vocab_size + SAMPLER_BYTES
     return int(ALLOCATOR_SLACK * (masks + max(attention, mlp, head)))
-
-
-def _encoder_bytes(model: ModelConfig, size: int, num_tokens: int, max_model_len: int) -> int:
-    """Texts attend one by one: the scores of the longest, float32 and their softmax. Pooling copies in float32."""
-    scores = 2 * 4 * model.num_heads * max_model_len**2
-    attention = num_tokens * _attention_bytes_per_token(model, size) + scores
-    mlp = num_tokens * _mlp_bytes_per_token(model, size)
-    pooling = num_tokens * model.hidden_size * (size + 4)
-    return int(ALLOCATOR_SLACK * max(attention, mlp, pooling))
 
 
 def _attention_bytes_per_token(model: ModelConfig, size: int) -> int:
@@ -55,9 +44,8 @@ def _attention_bytes_per_token(model: ModelConfig, size: int) -> int:
 
 
 def _gathered_bytes(model: ModelConfig, size: int, max_model_len: int) -> int:
-    """K, V and int64 slots of a row's whole context, or of a bucket of short ones (with K in float32, too); the mask of
-    one tile."""
-    per_token = model.num_kv_heads * (2 * model.head_dim * size + 8 + (0 if size == 4 else 4 * model.head_dim))
+    """K, V and int64 slots of a row's whole context, or of a bucket of short ones; the mask of one tile."""
+    per_token = 2 * model.num_kv_heads * model.head_dim * size + 8
     return max(BUCKET_TOKENS, max_model_len) * per_token + QUERY_TILE * max_model_len * size
 
 

@@ -21,6 +21,8 @@ import pytest
 from tests.server.own_server import PATIENCE_S, OwnServer, descendants, is_gone, own_server, wait_for
 
 NULL = ("--executor", "null", "--num-blocks", "9000", "--max-num-seqs", "64")
+SLOW = (*NULL, "--max-num-seqs", "1")
+"""The last flag counts: one sequence after the other, so that requests are pending for long enough to do something."""
 LONG = {"prompt": "go on", "max_tokens": 8000, "n": 16}
 """Some seconds of work, and megabytes of answer, on an engine that computes nothing."""
 
@@ -49,9 +51,9 @@ class Answer(threading.Thread):
         assert not self.is_alive(), "the request waits for ever"
 
 
-def run_of(server: OwnServer, count: int) -> None:
-    """Wait until so many sequences run or wait."""
-    wait_for(lambda: load(server)["server_load"] >= count, f"{count} sequences")
+def pending(server: OwnServer, count: int) -> None:
+    """Wait until so many requests have reached the engine."""
+    wait_for(lambda: load(server)["server_load"] >= count, f"{count} requests")
 
 
 def load(server: OwnServer) -> dict[str, float]:
@@ -93,14 +95,14 @@ def last_event(text: str) -> dict[str, Any]:
 
 @pytest.fixture
 def server(smollm2: str) -> Iterator[OwnServer]:
-    with own_server(smollm2, *NULL) as server:
+    with own_server(smollm2, *SLOW) as server:
         yield server
 
 
 def test_case_18_engine_killed_with_requests_pending(server: OwnServer) -> None:
     engine = server.engine_pid
     answers = [Answer(server, stream=stream) for stream in (True, True, False, False)]
-    run_of(server, 4 * LONG["n"])  # type: ignore[operator]
+    pending(server, 4)
     os.kill(engine, signal.SIGSTOP)
     assert all(answer.is_alive() for answer in answers)
     os.kill(engine, signal.SIGKILL)
@@ -125,7 +127,7 @@ def test_case_18_engine_killed_with_requests_pending(server: OwnServer) -> None:
 def test_case_19_engine_frozen_and_thawed(server: OwnServer) -> None:
     engine = server.engine_pid
     answers = [Answer(server, stream=stream) for stream in (True, False)]
-    run_of(server, 2 * LONG["n"])  # type: ignore[operator]
+    pending(server, 2)
     os.kill(engine, signal.SIGSTOP)
     wait_for(lambda: server.status_of("/health") == 503, "503 on /health")
     assert server.status_of("/health/live") == 200
@@ -158,9 +160,9 @@ def test_case_20_a_slow_prefill_is_no_hang(smollm2: str) -> None:
 
 
 def test_case_22_api_process_killed(smollm2: str) -> None:
-    with own_server(smollm2, *NULL, "--api-workers", "2") as server:
+    with own_server(smollm2, *SLOW, "--api-workers", "2") as server:
         answer = Answer(server)
-        run_of(server, 1)
+        pending(server, 1)
         assert len(server.api_pids) == 2
         os.kill(server.api_pids[0], signal.SIGKILL)
         assert server.wait_exit() == 1
@@ -200,9 +202,9 @@ def test_case_23_sigterm_drains(smollm2: str) -> None:
 
 
 def test_case_23_the_drain_ends(smollm2: str) -> None:
-    with own_server(smollm2, *NULL, "--drain-timeout", "0.3") as server:
+    with own_server(smollm2, *SLOW, "--drain-timeout", "0.3") as server:
         answers = [Answer(server, stream=stream, n=64) for stream in (True, False)]
-        run_of(server, 64)
+        pending(server, 2)
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait_exit() == 0
         server.wait_all_gone()

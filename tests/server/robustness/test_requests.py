@@ -177,6 +177,35 @@ def test_case_10_stop_strings_over_several_tokens(tiny_server: RunningServer) ->
     assert tried
 
 
+def test_case_11_a_stop_string_inside_a_tool_call(tiny_llama: Path) -> None:
+    """The call never ends, so it is none: what was held back comes out as text, streamed or whole."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    said = 'Well: <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    flags = ("--num-threads", "1", "--num-blocks", "64", "--tool-call-parser", "hermes")
+    with own_server(str(tiny_llama), *flags) as server, server.client() as client:
+        for stop in ('"f"', ' "arguments"', "</tool"):
+            body = {
+                "messages": [{"role": "user", "content": "a"}],
+                "tools": [tool],
+                "stop": stop,
+                "max_tokens": 100,
+                "structured_outputs": {"choice": [said]},
+            }
+            whole = client.post(CHAT, json=body).raise_for_status().json()["choices"][0]
+            events = client.post(CHAT, json={**body, "stream": True}).raise_for_status().text.split("\n\n")
+            deltas = [json.loads(event[6:])["choices"][0]["delta"] for event in events if event.startswith("data: {")]
+            text = "".join(delta.get("content") or "" for delta in deltas)
+            calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
+            if calls:
+                arguments = "".join(call["function"].get("arguments") or "" for call in calls)
+                (message_call,) = whole["message"]["tool_calls"]
+                assert arguments == message_call["function"]["arguments"]
+                assert text == (whole["message"]["content"] or "")
+                assert json.loads(arguments) == {"a": 1}
+            else:
+                assert text == whole["message"]["content"] == said.partition(stop)[0]
+
+
 def test_case_12_and_14_characters_of_many_bytes(tiny_server: RunningServer) -> None:
     """One token a byte. Sampled at random, most are no UTF-8: nothing raises, and deltas make the text."""
     ids = post(tiny_server, "/tokenize", {"prompt": UNICODE})[1]["tokens"]
