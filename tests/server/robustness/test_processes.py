@@ -88,9 +88,26 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def last_event(text: str) -> dict[str, Any]:
-    event: dict[str, Any] = json.loads(text.strip().rpartition("data: ")[2])
-    return event
+def error_of(answer: Answer) -> str:
+    """Of a stream that had begun it is the last event, after status 200; of everything else the body of a 503."""
+    answer.wait()
+    assert answer.status in (200, 503)
+    text = answer.text.strip().rpartition("data: ")[2] if answer.status == 200 else answer.text
+    message: str = json.loads(text)["error"]["message"]
+    return message
+
+
+def stream_that_has_begun(server: OwnServer) -> Answer:
+    answer = Answer(server, stream=True)
+    with server.client() as client:
+        name = "quire:time_to_first_token_seconds_count"
+        wait_for(
+            lambda: any(
+                line.startswith(name) and not line.endswith(" 0.0") for line in client.get("/metrics").text.splitlines()
+            ),
+            "a first token",
+        )
+    return answer
 
 
 @pytest.fixture
@@ -101,17 +118,13 @@ def server(smollm2: str) -> Iterator[OwnServer]:
 
 def test_case_18_engine_killed_with_requests_pending(server: OwnServer) -> None:
     engine = server.engine_pid
-    answers = [Answer(server, stream=stream) for stream in (True, True, False, False)]
+    answers = [stream_that_has_begun(server), *(Answer(server, stream=stream) for stream in (True, False, False))]
     pending(server, 4)
     os.kill(engine, signal.SIGSTOP)
     assert all(answer.is_alive() for answer in answers)
     os.kill(engine, signal.SIGKILL)
-    for answer, streamed in zip(answers, (True, True, False, False), strict=True):
-        answer.wait()
-        # The status of a stream has been sent by then; its error is its last event.
-        assert answer.status == (200 if streamed else 503)
-        error = last_event(answer.text)["error"] if streamed else json.loads(answer.text)["error"]
-        assert "engine process ended" in error["message"]
+    assert all("engine process ended" in error_of(answer) for answer in answers)
+    assert [answer.status for answer in answers] == [200, 503, 503, 503]
     assert server.status_of("/health") == 503
     assert server.status_of("/health/ready") == 503
     assert server.status_of("/health/live") == 200
@@ -126,15 +139,13 @@ def test_case_18_engine_killed_with_requests_pending(server: OwnServer) -> None:
 
 def test_case_19_engine_frozen_and_thawed(server: OwnServer) -> None:
     engine = server.engine_pid
-    answers = [Answer(server, stream=stream) for stream in (True, False)]
+    answers = [stream_that_has_begun(server), Answer(server)]
     pending(server, 2)
     os.kill(engine, signal.SIGSTOP)
     wait_for(lambda: server.status_of("/health") == 503, "503 on /health")
     assert server.status_of("/health/live") == 200
     assert server.status_of("/health/ready") == 503
-    for answer in answers:
-        answer.wait()
-        assert "has not been heard from" in answer.text
+    assert all("has not been heard from" in error_of(answer) for answer in answers)
     assert [answer.status for answer in answers] == [200, 503]
     os.kill(engine, signal.SIGCONT)
     wait_for(lambda: server.status_of("/health") == 200, "recovery")
