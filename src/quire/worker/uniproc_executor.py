@@ -16,18 +16,34 @@ from quire.worker.worker import Worker
 
 Plan = TypeVar("Plan")
 Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 
 class WorkerThread(Generic[Plan, Result]):
-    """The thread lets control plan while torch computes, and lets Ctrl-C interrupt the wait and never the step."""
+    """The thread lets control plan while torch computes, and lets Ctrl-C interrupt the wait and never the step.
 
-    def __init__(self, execute: Callable[[Plan], Result]) -> None:
-        self._execute = execute
+    All of torch runs on it, loading included: OpenMP keeps a team of threads for each thread that computes, and with two
+    teams on the cores of one, idle threads go to sleep after every operator instead of waiting for the next.
+    """
+
+    def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "quire-worker")
         self._results: deque[Future[Result]] = deque()
 
+    def _run(self, function: Callable[[], Answer]) -> Answer:
+        """On the thread, and wait; what fails here ends it."""
+        try:
+            return self._thread.submit(function).result()
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
+
+    def execute(self, plan: Plan) -> Result:
+        """One step, on the thread."""
+        raise NotImplementedError
+
     def submit(self, plan: Plan) -> None:
-        self._results.append(self._thread.submit(self._execute, plan))
+        self._results.append(self._thread.submit(self.execute, plan))
 
     def collect(self) -> Result:
         result = self._results[0].result()
@@ -43,15 +59,22 @@ class UniprocExecutor(WorkerThread[StepPlan, StepResult]):
     """An Executor."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        self._worker = Worker(config)
-        super().__init__(self._worker.execute)
+        super().__init__()
+        self._worker = self._run(lambda: Worker(config))
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
-        self._worker.allocate_kv_cache(config)
+        self._run(lambda: self._worker.allocate_kv_cache(config))
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return self._worker.execute(plan)
 
 
 class UniprocEncodeExecutor(WorkerThread[EncodePlan, EncodeResult]):
     """An EncodeExecutor."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        super().__init__(EncodeWorker(config).execute)
+        super().__init__()
+        self._worker = self._run(lambda: EncodeWorker(config))
+
+    def execute(self, plan: EncodePlan) -> EncodeResult:
+        return self._worker.execute(plan)
