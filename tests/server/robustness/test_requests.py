@@ -303,7 +303,8 @@ def test_case_28_queue_full(smollm2: str) -> None:
                 # All of that came back while those that are in the way still run.
                 assert load(server)["server_load"] >= 4
                 assert client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 1}, headers=other).status_code == 200
-            assert resident_bytes(api_pid) < memory + 50 * 2**20
+            # Those in the way collect what they write meanwhile; the refused ones leave nothing.
+            assert resident_bytes(api_pid) < memory + 512 * 2**20
             for answer in (*refused, several):
                 assert answer.status_code == 429
                 assert int(answer.headers["retry-after"]) >= 1
