@@ -1,11 +1,12 @@
-"""quire against transformers on the same weights, interleaved in one process.
+"""quire against transformers on the same weights, interleaved, each engine in a process of its own.
 
 python -m benchmarks.throughput_vs_transformers [--dtype bfloat16] [--output result.json] [--plot result.png]
 
 32 requests of 128 to 512 random prompt tokens, 128 output tokens each, greedy. transformers runs in each of its modes:
 one static batch, padded on the left (SDPA), and its continuous batching, where it works; the better one is what quire
 is compared with. Every repeat runs all of them, one after the other, after a warm-up of each; a mode of transformers that was
-not half as fast as the other in the first repeat is left out of the next ones.
+not half as fast as the other in the first repeat is left out of the next ones. In one process the two OpenMP teams would put each
+other's threads to sleep (docs/lab.md).
 """
 
 from __future__ import annotations
@@ -15,32 +16,33 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 from benchmarks.oracle import load_transformers
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig
 
 from quire import LLM
 from quire.bench.environment import collect_environment
 from quire.bench.measure import measure_throughput
 from quire.bench.statistics import Spread, spread
 from quire.bench.workloads import BenchRequest, parse_lengths, synthetic_workload
+from quire.checkpoint.checkpoint import open_checkpoint
 from quire.plan.machine import read_machine
 
 PAD = 0
 
 
-@dataclass(frozen=True)
-class Engine:
-    """`run` computes the workload and returns the number of output tokens."""
-
-    name: str
-    run: Callable[[list[BenchRequest]], int]
+Run = Callable[[list[BenchRequest]], int]
+"""Computes the workload and returns the number of output tokens."""
 
 
-def static_batch(model: PreTrainedModel) -> Engine:
+def static_batch(name: str, dtype: str) -> Run:
+    model = load_transformers(name, getattr(torch, dtype))
+
     def run(workload: list[BenchRequest]) -> int:
         width = max(len(request.prompt_token_ids) for request in workload)
         padded = [[PAD] * (width - len(request.prompt_token_ids)) + request.prompt_token_ids for request in workload]
@@ -53,10 +55,14 @@ def static_batch(model: PreTrainedModel) -> Engine:
         )
         return (output.shape[1] - width) * len(workload)
 
-    return Engine("transformers, static batch", run)
+    return run
 
 
-def continuous_batching(model: PreTrainedModel) -> Engine:
+def continuous_batching(name: str, dtype: str) -> Run:
+    # It warns in each run that there is no end-of-text token, which is what is wanted here.
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
+    model = load_transformers(name, getattr(torch, dtype))
+
     def run(workload: list[BenchRequest]) -> int:
         outputs = model.generate_batch(
             [request.prompt_token_ids for request in workload],
@@ -65,7 +71,7 @@ def continuous_batching(model: PreTrainedModel) -> Engine:
         )
         return sum(len(output.generated_tokens) for output in outputs.values())
 
-    return Engine("transformers, continuous batching", run)
+    return run
 
 
 def greedy(num_tokens: int) -> GenerationConfig:
@@ -75,21 +81,57 @@ def greedy(num_tokens: int) -> GenerationConfig:
     )
 
 
-def quire_engine(llm: LLM) -> Engine:
+def quire(name: str, dtype: str) -> Run:
+    llm = LLM(name, dtype=dtype)
+
     def run(workload: list[BenchRequest]) -> int:
         return measure_throughput(llm, workload, show_progress=False).num_output_tokens
 
-    return Engine("quire", run)
+    return run
 
 
-def warm_up(engines: list[Engine], workload: list[BenchRequest]) -> list[Engine]:
+ENGINES: dict[str, Callable[[str, str], Run]] = {
+    "quire": quire,
+    "transformers, static batch": static_batch,
+    "transformers, continuous batching": continuous_batching,
+}
+
+
+class Engine:
+    """One of ENGINES, loaded in a process of its own. It computes nothing between its runs."""
+
+    _run: Run
+    """In the process: what was loaded there."""
+
+    def __init__(self, name: str, model: str, dtype: str) -> None:
+        self.name = name
+        self._process = ProcessPoolExecutor(1, get_context("spawn"), Engine._load, (name, model, dtype))
+
+    def run(self, workload: list[BenchRequest]) -> int:
+        return self._process.submit(Engine._compute, workload).result()
+
+    def stop(self) -> None:
+        self._process.shutdown()
+
+    @staticmethod
+    def _load(name: str, model: str, dtype: str) -> None:
+        torch.set_num_threads(read_machine().num_cores)
+        Engine._run = staticmethod(ENGINES[name](model, dtype))
+
+    @staticmethod
+    def _compute(workload: list[BenchRequest]) -> int:
+        return Engine._run(workload)
+
+
+def start(args: argparse.Namespace, workload: list[BenchRequest]) -> list[Engine]:
     """The engines that work, after one run each of a small workload."""
     working = []
-    for engine in engines:
+    for name in ENGINES:
+        engine = Engine(name, args.model, args.dtype)
         try:
             assert engine.run([BenchRequest(request.prompt_token_ids, 4) for request in workload[:4]]) == 16
         except Exception as error:
-            print(f"{engine.name} does not run here: {type(error).__name__}: {error}")
+            print(f"{name} does not run here: {type(error).__name__}: {error}")
             continue
         working.append(engine)
     return working
@@ -98,7 +140,10 @@ def warm_up(engines: list[Engine], workload: list[BenchRequest]) -> list[Engine]
 def without_the_slow(engines: list[Engine], speeds: dict[str, float]) -> list[Engine]:
     """Minutes saved: a mode so far behind will not be the best one."""
     best = max(speed for name, speed in speeds.items() if name != "quire")
-    return [engine for engine in engines if engine.name == "quire" or speeds[engine.name] >= best / 2]
+    slow = [engine for engine in engines if engine.name != "quire" and speeds[engine.name] < best / 2]
+    for engine in slow:
+        engine.stop()
+    return [engine for engine in engines if engine not in slow]
 
 
 def main() -> None:
@@ -112,22 +157,21 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
-    # It warns in each run that there is no end-of-text token, which is what is wanted here.
-    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
-    llm = LLM(args.model, dtype=args.dtype)
-    model = load_transformers(args.model, getattr(torch, args.dtype))
     output_len = parse_lengths(str(args.output_len))
-    workload = synthetic_workload(llm.get_tokenizer().vocab_size, args.num_prompts, args.input_len, output_len, 0)
-    engines = warm_up([quire_engine(llm), static_batch(model), continuous_batching(model)], workload)
+    vocab_size = open_checkpoint(args.model, with_weights=False).config.vocab_size
+    workload = synthetic_workload(vocab_size, args.num_prompts, args.input_len, output_len, 0)
+    engines = start(args, workload)
     speeds: dict[str, list[float]] = {engine.name: [] for engine in engines}
     for repeat in range(args.repeats):
         for engine in engines:
-            start = time.perf_counter()
+            start_time = time.perf_counter()
             num_tokens = engine.run(workload)
-            speeds[engine.name].append(num_tokens / (time.perf_counter() - start))
+            speeds[engine.name].append(num_tokens / (time.perf_counter() - start_time))
             print(f"repeat {repeat + 1}: {engine.name:<34} {speeds[engine.name][-1]:7.1f} output tok/s", flush=True)
         if repeat == 0:
             engines = without_the_slow(engines, {name: values[0] for name, values in speeds.items()})
+    for engine in engines:
+        engine.stop()
     report(args, workload, {name: spread(values) for name, values in speeds.items()})
 
 
