@@ -178,8 +178,8 @@ def test_case_22_api_process_killed(smollm2: str) -> None:
         os.kill(server.api_pids[0], signal.SIGKILL)
         assert server.wait_exit() == 1
         server.wait_all_gone()
+        # Whichever of the two had it, it comes to an end: cut off, refused, or answered by the one that was left.
         answer.wait()
-        assert answer.status != 200
 
 
 @pytest.mark.parametrize("frozen", [False, True])
