@@ -16,6 +16,7 @@ from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.kernels.select import select_ops
 from quire.models.registry import load_model
+from quire.worker.host_memory import memory_for_loading
 
 SAMPLE_SECONDS = 0.001
 
@@ -44,7 +45,8 @@ def main(reference: str, dtype_name: str) -> None:
     base = anonymous_bytes()
     sampler = PeakSampler()
     sampler.start()
-    model = load_model(checkpoint, dtype, select_ops("torch"), select_backend("torch", dtype, checkpoint.config))
+    with memory_for_loading():
+        model = load_model(checkpoint, dtype, select_ops("torch"), select_backend("torch", dtype, checkpoint.config))
     sampler.done.set()
     sampler.join()
     model_bytes = model.config.num_parameters() * dtype.itemsize

@@ -20,7 +20,7 @@ def peak_share(reference: Path | str, dtype: str) -> float:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_float32_checkpoint(dtype: str, tmp_path: Path) -> None:
-    sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 5, "vocab_size": 8192}
+    sizes = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 12, "vocab_size": 8192}
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=8))
     model.save_pretrained(tmp_path)
     assert peak_share(tmp_path, dtype) < 1.15

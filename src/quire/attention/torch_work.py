@@ -11,9 +11,9 @@ import torch
 
 from quire.attention.forward_batch import ForwardBatch
 
-BUCKET_TOKENS = 2048
+BUCKET_TOKENS = 4096
 """Cached tokens gathered at once for rows of one query: few calls, and the gathered K and V stay in the cache."""
-BUCKET_PADDING = 1.125
+BUCKET_PADDING = 1.25
 """The longest row of a bucket over the shortest, at most (16 tokens more are always allowed)."""
 QUERY_TILE = 256
 """Queries of one row that attend together: keys after the tile or before its window cost nothing."""

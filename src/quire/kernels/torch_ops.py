@@ -23,6 +23,15 @@ NUM_WIDENED_MANY_ROWS = 1 << 22
 MANY_ROWS = 128
 
 
+def cpu_capabilities() -> frozenset[str]:
+    return frozenset(name for name, present in torch.cpu.get_capabilities().items() if present is True)
+
+
+def multiplies_natively(dtype: torch.dtype, capabilities: frozenset[str]) -> bool:
+    """Whether the library multiplies in this dtype itself, on a CPU with these features."""
+    return dtype == torch.float32 or not capabilities.isdisjoint(NATIVE_CAPABILITIES[dtype])
+
+
 class TorchOps:
     """Keeps one float32 buffer, in which weights of half precision are widened chunk by chunk; no second copy of them.
 
@@ -34,11 +43,11 @@ class TorchOps:
     def __init__(self, capabilities: frozenset[str] | None = None) -> None:
         """`capabilities` are the CPU features to count on (default: those of this machine)."""
         if capabilities is None:
-            capabilities = frozenset(name for name, present in torch.cpu.get_capabilities().items() if present is True)
+            capabilities = cpu_capabilities()
         self._min_rows_to_widen = {
             dtype: num_rows
             for dtype, num_rows in MIN_ROWS_TO_WIDEN.items()
-            if capabilities.isdisjoint(NATIVE_CAPABILITIES[dtype])
+            if not multiplies_natively(dtype, capabilities)
         }
         self._widened = torch.empty(0)
 

@@ -17,7 +17,7 @@ from quire.layers.mlp import MLP, GatedMLP
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rope import RotaryEmbedding
 from quire.models.loader import WeightLoader
-from quire.quantization.method import QuantMethod, Unquantized
+from quire.quantization.select import select_method
 
 
 class ModelParts:
@@ -40,7 +40,7 @@ class ModelParts:
         self._loader = loader
         self._ops = ops
         self._backend = backend
-        self._method: QuantMethod = Unquantized(ops)
+        self._method = select_method(ops, loader.dtype)
         self._transposed = transposed
         self._norm_offset = norm_offset
         self._ropes: list[RopeConfig] = list(

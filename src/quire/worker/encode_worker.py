@@ -14,6 +14,7 @@ from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
 from quire.kernels.select import select_ops
 from quire.layers.pooling import pool, shorten_and_normalize
 from quire.models.registry import load_encoder
+from quire.worker.host_memory import memory_for_loading
 from quire.worker.worker import DTYPES
 
 
@@ -23,7 +24,8 @@ class EncodeWorker:
         checkpoint = open_checkpoint(config.model)
         dtype = DTYPES[config.dtype]
         attention = select_backend(config.backend, dtype, checkpoint.config)
-        self._model = load_encoder(checkpoint, dtype, select_ops(config.backend), attention)
+        with memory_for_loading():
+            self._model = load_encoder(checkpoint, dtype, select_ops(config.backend), attention)
 
     @torch.inference_mode()
     def execute(self, plan: EncodePlan) -> EncodeResult:

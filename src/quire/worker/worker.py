@@ -12,6 +12,7 @@ from quire.core.step import StepPlan, StepResult
 from quire.kernels.select import select_ops
 from quire.models.registry import load_model
 from quire.sampling.grammar import Grammars
+from quire.worker.host_memory import memory_for_loading
 from quire.worker.kv_cache import KVCache
 from quire.worker.model_runner import ModelRunner
 
@@ -25,7 +26,8 @@ class Worker:
         checkpoint = open_checkpoint(config.model)
         self._dtype = DTYPES[config.dtype]
         attention = select_backend(config.backend, self._dtype, checkpoint.config)
-        self._model = load_model(checkpoint, self._dtype, select_ops(config.backend), attention)
+        with memory_for_loading():
+            self._model = load_model(checkpoint, self._dtype, select_ops(config.backend), attention)
         self._runner: ModelRunner | None = None
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:

@@ -99,6 +99,13 @@ def test_case_04_a_storm_leaves_no_block_held(null_server: RunningServer) -> Non
     assert post(null_server, COMPLETIONS, {"prompt": "a", "max_tokens": 2})[0] == 200
 
 
+def counted(server: OwnServer, name: str) -> float:
+    """A counter of /metrics, which is some 0.1 s old."""
+    with server.client() as client:
+        lines = client.get("/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"quire:{name}_total"))
+
+
 def test_case_05_and_06_more_than_the_kv_cache_holds(smollm2: str) -> None:
     """1,024 tokens of KV: what could never fit is refused, and fifty that crowd each other out all finish."""
     flags = ("--executor", "null", "--num-blocks", "65", "--max-model-len", "1000")
@@ -110,11 +117,7 @@ def test_case_05_and_06_more_than_the_kv_cache_holds(smollm2: str) -> None:
             answers = [future.result(PATIENCE_S) for future in asked]
         for i, (status, body) in enumerate(answers):
             assert (status, body["usage"]["completion_tokens"]) == (200, 300 + i)
-        preemptions = next(
-            float(line.rpartition(" ")[2])
-            for line in client.get("/metrics").text.splitlines()
-            if line.startswith("quire:num_preemptions_total")
-        )
+        preemptions = wait_for(lambda: counted(server, "num_preemptions"), "preemptions in /metrics")
         assert 0 < preemptions < 50 * 20
         wait_for(lambda: client.get("/load").json()["kv_cache_usage_perc"] == 0, "free blocks")
 
@@ -325,14 +328,7 @@ def test_case_29_queue_deadline(smollm2: str) -> None:
         assert all("not started within 0.1 s" in error["message"] for error in late)
         wait_for(lambda: load(server)["server_load"] == 0, "idleness")
         # What was given up never ran: every token is that of an answer.
-        with server.client() as client:
-            text = client.get("/metrics").text
-        (tokens,) = (
-            float(line.rpartition(" ")[2])
-            for line in text.splitlines()
-            if line.startswith("quire:generation_tokens_total")
-        )
-        assert tokens == done * 8000
+        wait_for(lambda: counted(server, "generation_tokens") == done * 8000, "the answers' tokens in /metrics")
 
 
 def test_case_30_two_live_requests_of_one_id(tiny_server: RunningServer) -> None:

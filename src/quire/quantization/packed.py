@@ -1,0 +1,30 @@
+"""Weights in the layout that oneDNN multiplies from: at any number of rows faster than row by row (docs/lab.md)."""
+
+from __future__ import annotations
+
+import torch
+
+from quire.kernels.torch_ops import cpu_capabilities, multiplies_natively
+
+PACKED_FOR_ROWS = 32
+"""The layout hardly depends on it: what was packed for 32 rows is as fast at 1 and at 2,048."""
+
+
+class Packed:
+    """Values and dtype stay; only their order in memory changes. The loaded weight is dropped."""
+
+    @staticmethod
+    def runs(ops: str, dtype: torch.dtype) -> bool:
+        """With the torch operators, in a dtype that this CPU multiplies in itself."""
+        return ops == "torch" and torch._C._has_mkldnn and multiplies_natively(dtype, cpu_capabilities())
+
+    def create_weights(self, num_outputs: int, num_inputs: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(num_outputs, num_inputs, dtype=dtype)
+
+    def process_after_loading(self, weight: torch.Tensor) -> torch.Tensor:
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)
+        return packed
+
+    def apply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return y

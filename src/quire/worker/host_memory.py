@@ -1,0 +1,38 @@
+"""How the C library's allocator treats freed memory: given back while a model loads, kept while it runs.
+
+Loading frees many blocks that nothing of their size follows: each is mapped for itself, so that it goes back whole. A step
+frees what the next step needs again; glibc would give large blocks back meanwhile, and every step would fault them in
+once more, page by page: 68,000 faults in a step of 2,048 tokens of SmolLM2 (docs/lab.md). mallopt(3) describes the
+parameters. They hold for the whole process; without glibc nothing happens here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
+
+LOADING = {MMAP_THRESHOLD: 128 << 10, TRIM_THRESHOLD: 128 << 10}
+"""Blocks of this size and more are mapped one by one; so much at most stays free at the top of the heap."""
+RUNNING = {MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 1 << 30, TOP_PAD: 64 << 20}
+"""The first is the largest value that glibc takes. The heap grows by the last at least."""
+
+
+@contextmanager
+def memory_for_loading() -> Iterator[None]:
+    """What is freed inside goes back to the system; what is freed afterwards is kept for the next step."""
+    _set(LOADING)
+    try:
+        yield
+    finally:
+        _set(RUNNING)
+
+
+def _set(parameters: dict[int, int]) -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        for parameter, value in parameters.items():
+            mallopt(parameter, value)

@@ -1,0 +1,51 @@
+"""Packed weights multiply like the plain ones, and are chosen only where the machine multiplies from them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quire.kernels.reference import ReferenceOps
+from quire.kernels.torch_ops import TorchOps, cpu_capabilities, multiplies_natively
+from quire.quantization.method import Unquantized
+from quire.quantization.packed import Packed
+from quire.quantization.select import select_method
+
+DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if Packed.runs("torch", dtype)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_rows", [1, 7, 32, 300])
+@pytest.mark.parametrize(("num_outputs", "num_inputs"), [(96, 64), (3072, 576), (65, 33)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_as_unpacked(dtype: torch.dtype, num_rows: int, num_outputs: int, num_inputs: int, with_bias: bool) -> None:
+    generator = torch.Generator().manual_seed(num_rows)
+    weight = torch.randn(num_outputs, num_inputs, generator=generator).to(dtype)
+    bias = torch.randn(num_outputs, generator=generator).to(dtype) if with_bias else None
+    # Every second row of a wider matrix: rows need not lie next to each other.
+    x = torch.randn(2 * num_rows, num_inputs, generator=generator).to(dtype)[::2]
+    method = Packed()
+    loaded = method.create_weights(num_outputs, num_inputs, dtype).copy_(weight)
+    y = method.apply(x, method.process_after_loading(loaded), bias)
+    expected = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    assert y.dtype == dtype
+    assert y.shape == (num_rows, num_outputs)
+    # Rounded once to dtype; summed in float32.
+    tolerance = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 4 * torch.finfo(torch.float32).eps * num_inputs}
+    torch.testing.assert_close(y.double(), expected, **tolerance)
+
+
+def test_reference_stays_unpacked() -> None:
+    """Its sums have an order of their own (ADR 5)."""
+    assert isinstance(select_method(ReferenceOps(), torch.float32), Unquantized)
+
+
+def test_dtype_the_machine_lacks_stays_unpacked() -> None:
+    assert not multiplies_natively(torch.bfloat16, frozenset())
+    native = multiplies_natively(torch.float16, cpu_capabilities())
+    assert isinstance(select_method(TorchOps(), torch.float16), Unquantized) is not native
+
+
+def test_float32_is_packed_with_torch_operators() -> None:
+    packs = torch._C._has_mkldnn
+    assert isinstance(select_method(TorchOps(), torch.float32), Packed) is packs
