@@ -10,7 +10,7 @@ from quire.errors import InvalidRequestError
 
 Task = Literal["generate", "embed"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-Backend = Literal["auto", "torch", "reference"]
+Backend = Literal["auto", "cpu", "torch", "reference"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 EvictionPolicyName = Literal["lru", "lfu"]
 
@@ -67,7 +67,9 @@ class EngineConfig:
     )
     enable_chunked_prefill: bool = knob(True, "split long prompts over steps so that decodes never wait for them")
     backend: Backend = knob(
-        "auto", "kernels and attention: torch is fast, reference is bitwise reproducible", choices=get_args(Backend)
+        "auto",
+        "kernels and attention: cpu is native and the fastest, torch needs no compiler, reference is bitwise reproducible",
+        choices=get_args(Backend),
     )
     num_steps_in_flight: int = knob(
         1, "steps planned before the first one's result is read (2 overlaps control with compute)"
@@ -183,7 +185,7 @@ class WorkerConfig:
 
     model: str
     dtype: Literal["float32", "bfloat16", "float16"]
-    backend: Literal["torch", "reference"]
+    backend: Literal["cpu", "torch", "reference"]
     num_threads: int
     max_num_seqs: int
     max_model_len: int

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from quire.attention import select
+from quire.attention.cpu_backend import CpuBackend
 from quire.attention.reference import ReferenceBackend
 from quire.attention.select import BACKENDS, select_backend
 from quire.attention.torch_backend import TorchBackend
 from quire.checkpoint.model_config import LayerConfig, ModelConfig
+from quire.core.native import has_native_module
 from quire.errors import UnsupportedModelError
 
 
@@ -48,7 +50,9 @@ def config(window: int | None = None, softcap: float | None = None) -> ModelConf
 def test_by_name_and_fastest_first() -> None:
     assert isinstance(select_backend("reference", torch.float32, config()), ReferenceBackend)
     assert isinstance(select_backend("torch", torch.bfloat16, config()), TorchBackend)
-    assert isinstance(select_backend("auto", torch.bfloat16, config()), TorchBackend)
+    fastest = CpuBackend if has_native_module() else TorchBackend
+    assert isinstance(select_backend("auto", torch.bfloat16, config()), fastest)
+    assert isinstance(select_backend("auto", torch.float16, config()), TorchBackend)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_a_refusal_names_each_backend_and_its_reason(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, model: ModelConfig, reason: str
 ) -> None:
     monkeypatch.setattr(select, "BACKENDS", (PlainBackend(), *BACKENDS))
-    assert select_backend("auto", dtype, model).name == "torch"
+    assert select_backend("auto", dtype, model).name != "plain"
     with pytest.raises(UnsupportedModelError) as refusal:
         select_backend("plain", dtype, model)
     assert reason in str(refusal.value)

@@ -88,6 +88,6 @@ def test_rope(dtype: torch.dtype, rotary_dim: int) -> None:
 
 
 def test_select() -> None:
-    assert [select_ops(name).name for name in ("torch", "reference")] == ["torch", "reference"]
-    with pytest.raises(InvalidRequestError, match="'metal'; choose backend from torch, reference"):
+    assert [select_ops(name).name for name in ("cpu", "torch", "reference")] == ["cpu", "torch", "reference"]
+    with pytest.raises(InvalidRequestError, match="'metal'; choose backend from cpu, torch, reference"):
         select_ops("metal")

@@ -64,4 +64,5 @@ def machine() -> Machine:
         num_cores=8,
         cpu_name="test",
         cpu_features=frozenset({"avx512f", "amx_bf16"}),
+        native_kernels=True,
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from quire.attention.backend import AttentionBackend
+from quire.attention.cpu_backend import CpuBackend
 from quire.attention.encoder import ReferenceEncoderBackend, TorchEncoderBackend
 from quire.attention.reference import ReferenceBackend
 from quire.attention.torch_backend import TorchBackend
 from quire.checkpoint.model_config import ModelConfig
 from quire.errors import UnsupportedModelError
 
-BACKENDS: tuple[AttentionBackend, ...] = (TorchBackend(), ReferenceBackend())
+BACKENDS: tuple[AttentionBackend, ...] = (CpuBackend(), TorchBackend(), ReferenceBackend())
 ENCODER_BACKENDS: tuple[AttentionBackend, ...] = (TorchEncoderBackend(), ReferenceEncoderBackend())
 
 

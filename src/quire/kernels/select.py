@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from quire.errors import InvalidRequestError
+from quire.kernels.cpu_ops import CpuOps
 from quire.kernels.ops import Ops
 from quire.kernels.reference import ReferenceOps
 from quire.kernels.torch_ops import TorchOps
 
-OPS: dict[str, type[Ops]] = {"torch": TorchOps, "reference": ReferenceOps}
+OPS: dict[str, type[Ops]] = {"cpu": CpuOps, "torch": TorchOps, "reference": ReferenceOps}
 
 
 def select_ops(name: str) -> Ops:

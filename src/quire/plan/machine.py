@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire.core.native import has_native_module
+
 NATIVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """Feature flags (x86, then Arm) of CPUs that multiply bfloat16 in hardware. Others convert to float32 and back."""
 
@@ -22,6 +24,8 @@ class Machine:
     num_cores: int
     cpu_name: str
     cpu_features: frozenset[str]
+    native_kernels: bool
+    """Whether they were built with this installation."""
 
     @property
     def native_bfloat16(self) -> bool:
@@ -43,6 +47,7 @@ def read_machine(root: Path = Path("/")) -> Machine:
         num_cores=_num_cores(root),
         cpu_name=name,
         cpu_features=features,
+        native_kernels=has_native_module(),
     )
 
 

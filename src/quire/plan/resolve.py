@@ -7,6 +7,7 @@ from dataclasses import replace
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig, SchedulerConfig, Task
 from quire.core.kv_layout import make_kv_cache_config
+from quire.core.native import MAX_HEADS_PER_KV_HEAD
 from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModelError
 from quire.plan.dtype import ResolvedDType, choose_dtype
 from quire.plan.machine import Machine
@@ -64,7 +65,7 @@ class _Resolver:
             max_model_len=demand.max_model_len,
             kv_cache=kv_cache,
             scheduler=self._scheduler(demand.max_model_len),
-            backend=self._backend(),
+            backend=self._backend(dtype),
             num_threads=self._num_threads(),
             seed=self.config.seed,
             memory=plan_memory(self.model, demand, self.budget),
@@ -86,11 +87,29 @@ class _Resolver:
             self.reasons.append(reason)
         return dtype
 
-    def _backend(self) -> ResolvedBackend:
+    def _backend(self, dtype: ResolvedDType) -> ResolvedBackend:
+        """`cpu` where its kernels were built, for decoders of the dtypes they have; `torch` elsewhere."""
+        lacking = self._native_lack(dtype)
+        if self.config.backend == "cpu" and lacking is not None:
+            raise InvalidRequestError(f"backend cpu cannot be used: {lacking}.", field="backend", value="cpu")
         if self.config.backend != "auto":
             return self.config.backend
-        self.reasons.append("backend torch: the faster one; reference is for bitwise reproducible results.")
+        if lacking is None:
+            self.reasons.append("backend cpu: native attention, the fastest; torch does the rest.")
+            return "cpu"
+        self.reasons.append(f"backend torch: {lacking}.")
         return "torch"
+
+    def _native_lack(self, dtype: ResolvedDType) -> str | None:
+        if not self.machine.native_kernels:
+            return "the native kernels, which are faster, were not built; install a C++ compiler and quire again"
+        if self.model.is_encoder:
+            return "the native kernels have no attention for encoders"
+        if self.model.num_heads > MAX_HEADS_PER_KV_HEAD * self.model.num_kv_heads:
+            return f"native attention takes at most {MAX_HEADS_PER_KV_HEAD} query heads a KV head"
+        if dtype == "float16":
+            return "the native kernels have no float16; choose dtype bfloat16 or float32 for them"
+        return None
 
     def _num_threads(self) -> int:
         if self.config.num_threads is not None:

@@ -10,7 +10,7 @@ from quire.core.kv_layout import KVCacheConfig, num_blocks_per_sequence
 from quire.plan.dtype import ResolvedDType
 from quire.plan.memory import MemoryPlan
 
-ResolvedBackend = Literal["torch", "reference"]
+ResolvedBackend = Literal["cpu", "torch", "reference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ class Packed:
 
     @staticmethod
     def runs(ops: str, dtype: torch.dtype) -> bool:
-        """With the torch operators, in a dtype that this CPU multiplies in itself."""
-        return ops == "torch" and torch._C._has_mkldnn and multiplies_natively(dtype, cpu_capabilities())
+        """Where torch multiplies, in a dtype that this CPU multiplies in itself."""
+        return ops in ("cpu", "torch") and torch._C._has_mkldnn and multiplies_natively(dtype, cpu_capabilities())
 
     def create_weights(self, num_outputs: int, num_inputs: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(num_outputs, num_inputs, dtype=dtype)

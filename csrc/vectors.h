@@ -1,0 +1,108 @@
+// One register of float32 in the compiler's own vector type: what the kernels are written in, for every instruction set.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+// Inside the instruction set's namespace: one program holds a copy of these functions for each.
+namespace quire::QUIRE_ISA {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+
+struct BFloat16 {
+    uint16_t bits;
+};
+
+inline Floats fill(float x) { return Floats{} + x; }
+
+inline Floats load(const float* from) {
+    Floats v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+
+// A bfloat16 is the upper half of a float32.
+inline Floats load(const BFloat16* from) {
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    return (Floats)(__builtin_convertvector(halves, Ints) << 16);
+}
+
+inline void store(float* to, Floats v) { std::memcpy(to, &v, sizeof v); }
+
+// To nearest, ties to even. A NaN stays one.
+inline void store(BFloat16* to, Floats v) {
+    Ints bits = (Ints)v;
+    Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    Ints quiet = (bits >> 16) | 0x40;
+    Halves halves = __builtin_convertvector(v == v ? rounded : quiet, Halves);
+    std::memcpy(to, &halves, sizeof halves);
+}
+
+inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+
+template <typename T>
+T largest(T a, T b) {
+    return a > b ? a : b;
+}
+
+template <int STEP, std::size_t... LANE>
+inline Floats rotated(Floats v, std::index_sequence<LANE...>) {
+    return __builtin_shufflevector(v, v, ((LANE + STEP) % LANES)...);
+}
+
+template <int STEP = LANES / 2>
+inline float max_of(Floats v) {
+    if constexpr (STEP == 0) return v[0];
+    else return max_of<STEP / 2>(max(v, rotated<STEP>(v, std::make_index_sequence<LANES>())));
+}
+
+template <int STEP = LANES / 2>
+inline float sum_of(Floats v) {
+    if constexpr (STEP == 0) return v[0];
+    else return sum_of<STEP / 2>(v + rotated<STEP>(v, std::make_index_sequence<LANES>()));
+}
+
+// e^x for x <= 0: 2^n e^r with |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7. Below the smallest normal number: 0.
+inline Floats exp_of_negative(Floats x) {
+    constexpr float SMALLEST = -87.0f;
+    Floats bounded = max(x, fill(SMALLEST));
+    // Adding and subtracting 1.5 * 2^23 rounds to an integer.
+    Floats n = (bounded * 1.44269504f + 12582912.0f) - 12582912.0f;
+    Floats r = bounded - n * 0.693359375f + n * 2.12194440e-4f;
+    Floats p = fill(1.0f / 5040);
+    for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = p * r + c;
+    Ints exponent = (__builtin_convertvector(n, Ints) + 127) << 23;
+    Floats y = p * (Floats)exponent;
+    return x < SMALLEST ? Floats{} : y;
+}
+
+template <int STEP, std::size_t... LANE>
+inline void exchange(Floats& upper, Floats& lower, std::index_sequence<LANE...>) {
+    Floats mixed = __builtin_shufflevector(upper, lower, ((LANE & STEP) ? LANES + LANE - STEP : LANE)...);
+    lower = __builtin_shufflevector(upper, lower, ((LANE & STEP) ? LANES + LANE : LANE + STEP)...);
+    upper = mixed;
+}
+
+// Row i's lane j becomes row j's lane i: blocks of 1, 2, 4, ... lanes change places between pairs of rows.
+template <int STEP = 1>
+inline void transpose(Floats (&rows)[LANES]) {
+    if constexpr (STEP < LANES) {
+        for (int i = 0; i < LANES; ++i)
+            if (!(i & STEP)) exchange<STEP>(rows[i], rows[i + STEP], std::make_index_sequence<LANES>());
+        transpose<2 * STEP>(rows);
+    }
+}
+
+}  // namespace quire::QUIRE_ISA

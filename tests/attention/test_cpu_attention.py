@@ -1,0 +1,81 @@
+"""The native kernel gives the dense answer with every instruction set, and each row the same bits whatever is around it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.attention.paged_rows import PagedRows, make_shape, make_tokens
+from tests.attention.test_torch_attention import SHAPES, assert_dense, schedules
+
+from quire.attention.backend import AttentionShape
+from quire.attention.cpu_backend import CpuBackend
+from quire.core.native import has_native_module
+from quire.kernels import native
+
+pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+
+DTYPES = [torch.float32, torch.bfloat16]
+SETS = native.instruction_sets()
+
+
+def backend(instruction_set: str) -> CpuBackend:
+    chosen = CpuBackend()
+    chosen.instruction_set = instruction_set
+    return chosen
+
+
+@given(
+    schedule=schedules(),
+    shape=st.sampled_from(SHAPES),
+    dtype=st.sampled_from(DTYPES),
+    block_size=st.sampled_from([1, 5, 16, 32]),
+    instruction_set=st.sampled_from(SETS or ("none",)),
+)
+def test_mixed_steps(schedule, shape, dtype, block_size, instruction_set) -> None:  # type: ignore[no-untyped-def]
+    lengths, steps = schedule
+    rows = [make_tokens(shape, length, seed=r, dtype=dtype) for r, length in enumerate(lengths)]
+    paged = PagedRows(backend(instruction_set), shape, rows, block_size=block_size)
+    assert_dense(paged, paged.run(steps), shape)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_rows_bits_are_its_own(shape: AttentionShape, dtype: torch.dtype, instruction_set: str) -> None:
+    """Alone and whole, or in chunks among others, over other blocks, with one thread or two."""
+    probe = make_tokens(shape, 150, seed=1, dtype=dtype)
+    others = [make_tokens(shape, length, seed=length, dtype=dtype) for length in (40, 77, 200)]
+    (alone,) = PagedRows(backend(instruction_set), shape, [probe], block_size=16).run([{0: 150}])
+    threads = torch.get_num_threads()
+    try:
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            for cuts in ([149, 1], [1, 64, 85], [33] * 4 + [18], [1] * 150):
+                among = PagedRows(
+                    backend(instruction_set), shape, [others[0], probe, *others[1:]], block_size=16, seed=7
+                )
+                steps = [{1: count} for count in cuts]
+                steps[0] |= {0: 40, 2: 30}
+                steps[-1] |= {2: 47, 3: 200}
+                assert torch.equal(among.run(steps)[1], alone), (cuts, num_threads)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_another_rows_nan_stays_its_own() -> None:
+    shape = make_shape()
+    rows = [make_tokens(shape, length, seed=length) for length in (20, 22, 31)]
+    rows[2].value.fill_(torch.nan)
+    paged = PagedRows(CpuBackend(), shape, rows)
+    outputs = paged.run([{0: 19, 1: 21, 2: 30}, {2: 1, 0: 1, 1: 1}])
+    assert outputs[2].isnan().all()
+    del paged.rows[2:]
+    assert_dense(paged, outputs[:2], shape)
+
+
+def test_an_instruction_set_the_cpu_lacks_is_refused() -> None:
+    shape = make_shape()
+    with pytest.raises(ValueError, match="lacks the instruction set sve9"):
+        PagedRows(backend("sve9"), shape, [make_tokens(shape, 4, seed=0)]).run([{0: 4}])
