@@ -20,7 +20,7 @@ FROM_ENGINE: Frames[FromEngine] = Frames(FromEngine)
 
 def test_messages_survive_the_way() -> None:
     request = Request(request_id="7", prompt_token_ids=[1, 2], sampling_params=SamplingParams(stop=["x"], seed=3))
-    for message in (AddRequest(2, request), AbortRequest("7")):
+    for message in (AddRequest(2, request), AbortRequest(2, "7")):
         assert TO_ENGINE.decode(TO_ENGINE.encode(message)) == message
     outputs = StepOutputs([SampleDelta("7", 0, [5], num_cached_tokens=16)])
     assert FROM_ENGINE.decode(FROM_ENGINE.encode(outputs)) == outputs
@@ -34,9 +34,9 @@ def test_messages_survive_the_way() -> None:
         VERSION_BYTE,
         VERSION_BYTE + b"\xc1",
         VERSION_BYTE + msgspec.msgpack.encode({"type": "Unknown"}),
-        VERSION_BYTE + msgspec.msgpack.encode({"type": "AbortRequest", "request_id": 7}),
+        VERSION_BYTE + msgspec.msgpack.encode({"type": "AbortRequest", "client": 2, "request_id": 7}),
         VERSION_BYTE + b"\x91" * 100_000,
-        bytes([VERSION_BYTE[0] + 1]) + TO_ENGINE.encode(AbortRequest("7"))[1:],
+        bytes([VERSION_BYTE[0] + 1]) + TO_ENGINE.encode(AbortRequest(2, "7"))[1:],
     ],
 )
 def test_other_bytes_are_refused(frame: bytes) -> None:

@@ -14,14 +14,19 @@ import zmq
 
 from quire import AsyncLLM, SamplingParams
 from quire.config import EngineConfig
+from quire.core.frames import Frames
 from quire.core.outputs import RequestOutput
+from quire.core.request import Request
 from quire.core.sampling_params import OutputKind
+from quire.core.wire import AbortRequest, AddRequest, FromEngine, RequestRefused, ToEngine
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.engine_process import EngineService
 from quire.engine.heartbeat import Heartbeat
 from quire.engine.launch import launch
 from quire.engine.remote_engine import ClientFiles, RemoteEngine
 from quire.errors import EngineDeadError, InvalidRequestError
+
+PATIENCE_MS = 20_000
 
 Body = Callable[[AsyncLLM, EngineService], Coroutine[Any, Any, None]]
 
@@ -31,12 +36,15 @@ def params(**fields: Any) -> SamplingParams:
 
 
 def run(model: Path, directory: Path, body: Body, executor: str = "null") -> None:
-    """`body` with a face over sockets; the service runs on a thread. Afterwards no block is held."""
+    """`body` with a face over sockets, the first of two clients; the service runs on a thread.
+
+    Afterwards no block is held.
+    """
     launched = launch(EngineConfig(model=str(model), num_blocks=100, num_threads=1, seed=1), executor)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     addresses = EngineAddresses(str(directory))
     heartbeat = Heartbeat(context, addresses.status)
-    service = EngineService(launched.client.engine, context, addresses, 1, heartbeat)
+    service = EngineService(launched.client.engine, context, addresses, 2, heartbeat)
     heartbeat.info = launched.info
     heartbeat.enter("ready")
     thread = threading.Thread(target=service.run)
@@ -119,6 +127,47 @@ def test_refusals_come_back_with_their_field(tiny_llama: Path, tmp_path: Path) -
     run(tiny_llama, tmp_path, body)
 
 
+def test_a_second_request_of_the_same_id_is_refused_and_the_first_goes_on(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        computing, answered = threading.Event(), threading.Event()
+
+        def slow_down() -> None:
+            """Until the second client has its answer, no step ends before a message came."""
+            computing.set()
+            while not answered.is_set() and not service._requests.poll(10):
+                continue
+
+        service._engine.view.while_computing = slow_down
+        running = asyncio.create_task(last(llm, "abc", params(), request_id="same"))
+        await asyncio.to_thread(computing.wait)
+        try:
+            message = await asyncio.to_thread(second_client_asks, tmp_path, llm.get_tokenizer().encode("abc"))
+        finally:
+            answered.set()
+        assert isinstance(message, RequestRefused)
+        assert (message.request_id, message.field) == ("same", "request_id")
+        assert "'same' is already running" in message.message
+        assert len((await running).outputs[0].token_ids) == 12
+        assert len((await last(llm, "abc", params(), request_id="same")).outputs[0].token_ids) == 12
+
+    run(tiny_llama, tmp_path, body)
+
+
+def second_client_asks(directory: Path, token_ids: list[int]) -> FromEngine:
+    """Aborts a request named "same" and adds one; the first answer."""
+    addresses = EngineAddresses(str(directory))
+    request = Request(
+        request_id="same", prompt_token_ids=token_ids, sampling_params=params(), max_num_tokens=20, arrival_time=0.0
+    )
+    with zmq.Context() as context, context.socket(zmq.PUSH) as requests, context.socket(zmq.PULL) as outputs:
+        requests.connect(addresses.requests)
+        outputs.connect(addresses.outputs(1))
+        outputs.setsockopt(zmq.RCVTIMEO, PATIENCE_MS)
+        for message in (AbortRequest(1, "same"), AddRequest(1, request)):
+            requests.send(Frames[ToEngine](ToEngine).encode(message))
+        return Frames[FromEngine](FromEngine).decode(outputs.recv())
+
+
 def test_a_bad_frame_is_dropped_and_counted(tiny_llama: Path, tmp_path: Path) -> None:
     async def body(llm: AsyncLLM, service: EngineService) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -137,11 +186,21 @@ def test_a_bad_frame_is_dropped_and_counted(tiny_llama: Path, tmp_path: Path) ->
 
 def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, tmp_path: Path) -> None:
     async def body(llm: AsyncLLM, service: EngineService) -> None:
-        stream = llm.generate("abc", params(max_tokens=400, output_kind=OutputKind.DELTA))
-        await anext(stream)
-        await asyncio.to_thread(llm.shutdown)
-        with pytest.raises(EngineDeadError):
-            [output async for output in stream]
-        service._engine.abort("0")
+        let_go = threading.Event()
+
+        def stop_after_the_first() -> None:
+            if service._engine.num_steps:
+                let_go.wait()
+
+        service._engine.view.while_computing = stop_after_the_first
+        try:
+            stream = llm.generate("abc", params(max_tokens=400, output_kind=OutputKind.DELTA))
+            await anext(stream)
+            await asyncio.to_thread(llm.shutdown)
+            with pytest.raises(EngineDeadError):
+                [output async for output in stream]
+            service._engine.abort("0")
+        finally:
+            let_go.set()
 
     run(tiny_llama, tmp_path, body)

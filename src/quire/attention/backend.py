@@ -9,6 +9,8 @@ import torch
 
 from quire.attention.forward_batch import ForwardBatch
 
+ALL_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionCapabilities:

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from quire.attention.backend import AttentionCapabilities, AttentionShape, LayerKVCache
+from quire.attention.backend import ALL_DTYPES, AttentionCapabilities, AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
-
-ALL_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
 def no_cache() -> LayerKVCache:

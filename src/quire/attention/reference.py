@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from quire.attention.backend import AttentionCapabilities, AttentionShape, LayerKVCache
+from quire.attention.backend import ALL_DTYPES, AttentionCapabilities, AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.attention.kv_write import write_kv
 
@@ -45,10 +45,10 @@ class _Tile:
 class ReferenceBackend:
     name = "reference"
     capabilities = AttentionCapabilities(
-        dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
+        dtypes=ALL_DTYPES,
         sliding_window=True,
         logit_softcap=True,
-        bitwise_dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
+        bitwise_dtypes=ALL_DTYPES,
     )
 
     def attend(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from quire.attention.backend import AttentionCapabilities, AttentionShape, LayerKVCache
+from quire.attention.backend import ALL_DTYPES, AttentionCapabilities, AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.attention.kv_write import write_kv
 from quire.attention.torch_work import DecodeBucket, PrefillRow, StepWork, cut_step
@@ -19,7 +19,7 @@ from quire.attention.torch_work import DecodeBucket, PrefillRow, StepWork, cut_s
 class TorchBackend:
     name = "torch"
     capabilities = AttentionCapabilities(
-        dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
+        dtypes=ALL_DTYPES,
         sliding_window=True,
         logit_softcap=True,
         bitwise_dtypes=frozenset(),

@@ -22,7 +22,6 @@ from quire.client.discovery import find_model
 from quire.client.remote_chat import RemoteModel
 from quire.core.sampling_params import OutputKind, SamplingParams
 from quire.engine.async_llm import AsyncLLM
-from quire.engine.chat_template import render_chat
 from quire.errors import InvalidRequestError
 
 Message = dict[str, str]
@@ -66,9 +65,7 @@ class LocalChat:
         self._params = params
 
     async def answer(self, messages: list[Message]) -> AsyncGenerator[tuple[str, int], None]:
-        tokenizer = self._llm.get_tokenizer()
-        text = render_chat(tokenizer, messages, add_generation_prompt=True)
-        prompt = {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+        prompt = await self._llm.chat_prompt(messages)
         async with aclosing(self._llm.generate(prompt, self._params)) as outputs:
             async for output in outputs:
                 yield output.outputs[0].text, len(output.outputs[0].token_ids)

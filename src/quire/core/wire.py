@@ -72,6 +72,9 @@ class AddText(msgspec.Struct, tag=True, frozen=True):
 
 
 class AbortRequest(msgspec.Struct, tag=True, frozen=True):
+    """Of a request of this client: another's is left alone."""
+
+    client: int
     request_id: str
 
 
@@ -132,7 +135,8 @@ class ViewMessage(msgspec.Struct, tag=True, frozen=True):
     update: ViewUpdate
 
 
-FromEngine = Welcome | StepOutputs | RequestRefused | RequestsDropped | CallAnswer | ViewMessage
+Answer = Welcome | RequestRefused | RequestsDropped | CallAnswer | ViewMessage
+FromEngine = StepOutputs | Answer
 
 EngineState = Literal["fetching", "loading", "ready", "failed"]
 

@@ -12,7 +12,7 @@ from quire.core.embedding import PoolingParams, PoolingRequestOutput
 from quire.core.engine_info import EngineInfo
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.engine.chat_template import render_chat
+from quire.engine.chat_template import chat_prompt
 from quire.engine.engine_connection import EngineConnection
 from quire.engine.input_processor import Prompt
 from quire.engine.launch import launch
@@ -100,14 +100,7 @@ class AsyncLLM:
     async def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> Prompt:
         """A conversation as a prompt; keyword arguments are those of `render_chat`. Runs off the event loop."""
         self._connection.inputs.check_task("generate")
-        tokenizer = self.tokenizer
-
-        def render() -> Prompt:
-            text = render_chat(tokenizer, messages, **template)
-            # The template wrote its own special tokens: adding more would double the BOS.
-            return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
-
-        return await asyncio.to_thread(render)
+        return await asyncio.to_thread(chat_prompt, self.tokenizer, messages, **template)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its generator finishes with the reason abort."""

@@ -38,6 +38,13 @@ _MARK = _CONTINUE_HERE + " "
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
 
+def chat_prompt(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **template: Any) -> dict[str, Any]:
+    """A conversation as a `Prompt`; keyword arguments are those of `render_chat`."""
+    text = render_chat(tokenizer, messages, **template)
+    # The template wrote its own special tokens: adding more would double the BOS.
+    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
 def render_chat(
     tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, Any]],

@@ -46,6 +46,7 @@ from quire.engine.engine import Engine
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.heartbeat import Heartbeat
 from quire.engine.launch import LaunchedEngine, launch
+from quire.engine.requests_in_progress import id_in_use
 from quire.engine.stats import STATS_INTERVAL_S, collect_stats
 from quire.errors import InvalidRequestError, QuireError
 
@@ -142,9 +143,10 @@ class EngineService:
                     self._clients[client].socket.send(self._outbound.encode(Welcome()), zmq.NOBLOCK)
             case AddRequest(client, request) | AddText(client, request):
                 self._add(client, request)
-            case AbortRequest(request_id):
-                self._engine.abort(request_id)
-                self._forget(request_id)
+            case AbortRequest(client, request_id):
+                if self._owners.get(request_id, client) == client:
+                    self._engine.abort(request_id)
+                    self._forget(request_id)
             case FinishSample(request_id, index, stop_reason):
                 self._engine.finish_sample(request_id, index, stop_reason)
                 self._forget_finished(request_id)
@@ -156,12 +158,12 @@ class EngineService:
 
     def _add(self, client: int, request: Request | EmbeddingRequest) -> None:
         request_id = request.request_id
-        if not 0 <= client < len(self._clients) or request_id in self._owners:
-            logger.warning(
-                "Dropped request %.64r of client %d: no such client, or the id is in use.", request_id, client
-            )
+        if not 0 <= client < len(self._clients):
+            logger.warning("Dropped request %.64r: there is no client %d.", request_id, client)
             return
         try:
+            if request_id in self._owners:
+                raise id_in_use(request_id)
             self._engine.add_request(request)
         except InvalidRequestError as error:
             value = error.value if isinstance(error.value, int | float | str) else None

@@ -22,7 +22,7 @@ from quire.core.engine_info import EngineInfo
 from quire.core.outputs import BeamSearchOutput, RequestOutput
 from quire.core.request import Request
 from quire.core.sampling_params import BeamSearchParams, OutputKind, SamplingParams
-from quire.engine.chat_template import render_chat
+from quire.engine.chat_template import chat_prompt
 from quire.engine.embedding_outputs import check_pairs, embedding_output, score_outputs
 from quire.engine.engine_client import Output
 from quire.engine.input_processor import Prompt
@@ -89,12 +89,9 @@ class LLM:
         Raises ChatTemplateError if the template fails or the model has none.
         """
         self._engine.inputs.check_task("generate")
-        conversations = _as_conversations(messages)
-        tokenizer = self.get_tokenizer()
-        prompts: list[Prompt] = []
-        for conversation in conversations:
-            text = render_chat(
-                tokenizer,
+        prompts: list[Prompt] = [
+            chat_prompt(
+                self.get_tokenizer(),
                 conversation,
                 chat_template=chat_template,
                 add_generation_prompt=add_generation_prompt,
@@ -102,9 +99,8 @@ class LLM:
                 tools=tools,
                 chat_template_kwargs=chat_template_kwargs,
             )
-            # The template wrote its own special tokens: adding more would double the BOS.
-            token_ids = tokenizer.encode(text, add_special_tokens=False)
-            prompts.append({"prompt": text, "prompt_token_ids": token_ids})
+            for conversation in _as_conversations(messages)
+        ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, cache_salt=cache_salt)
 
     def beam_search(self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams) -> list[BeamSearchOutput]:

@@ -7,14 +7,12 @@ import queue
 import threading
 from collections.abc import Callable
 
-from quire.core.embedding import EmbeddingRequest, PoolingRequestOutput
+from quire.core.embedding import EmbeddingRequest
 from quire.core.engine_info import EngineInfo
-from quire.core.outputs import RequestOutput
 from quire.core.request import Request
-from quire.engine.engine_client import Output
 from quire.engine.input_processor import InputProcessor
 from quire.engine.launch import LaunchedEngine
-from quire.engine.stream import Stream, StreamItem, hand_out
+from quire.engine.stream import Stream, hand_out, take_outputs
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import EngineDeadError
 
@@ -81,7 +79,7 @@ class LocalEngine:
         """The engine thread: obey commands, step, hand out."""
         try:
             while self._obey():
-                self._hand_out(self._engine.client.step())
+                hand_out(take_outputs(self._engine.client.step(), self._streams))
             self._die(EngineDeadError("The engine was shut down."))
         except Exception as error:
             self._die(error)
@@ -98,17 +96,6 @@ class LocalEngine:
                 return False
             command()
             idle = False
-
-    def _hand_out(self, outputs: list[Output]) -> None:
-        items: list[tuple[Stream, StreamItem]] = []
-        for output in outputs:
-            if isinstance(output, RequestOutput | PoolingRequestOutput):
-                stream = self._streams.get(output.request_id)
-                if stream is not None:
-                    items.append((stream, output))
-                    if output.finished:
-                        del self._streams[output.request_id]
-        hand_out(items)
 
     def _add(self, request: Request | EmbeddingRequest, stream: Stream) -> None:
         try:

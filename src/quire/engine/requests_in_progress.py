@@ -24,6 +24,12 @@ class Digest:
     stops: list[tuple[str, int, str]] = field(default_factory=list)
 
 
+def id_in_use(request_id: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Request id {request_id!r} is already running; give each request its own.", field="request_id"
+    )
+
+
 class RequestsInProgress:
     """Not thread-safe: one thread at a time."""
 
@@ -38,9 +44,7 @@ class RequestsInProgress:
     def check_new(self, request_id: str) -> None:
         """Raises InvalidRequestError if the id is in use."""
         if request_id in self._states or request_id in self._embeddings:
-            raise InvalidRequestError(
-                f"Request id {request_id!r} is already running; give each request its own.", field="request_id"
-            )
+            raise id_in_use(request_id)
 
     def add(self, request: Request | EmbeddingRequest) -> None:
         if isinstance(request, EmbeddingRequest):

@@ -71,6 +71,17 @@ def _append(sample: CompletionOutput, delta: CompletionOutput) -> None:
     sample.finish_reason, sample.stop_reason, sample.error = delta.finish_reason, delta.stop_reason, delta.error
 
 
+def take_outputs(outputs: Iterable[object], streams: dict[str, Stream]) -> list[tuple[Stream, StreamItem]]:
+    """Each output with its stream, for `hand_out`; those of finished requests leave `streams`."""
+    items: list[tuple[Stream, StreamItem]] = []
+    for output in outputs:
+        if isinstance(output, RequestOutput | PoolingRequestOutput) and output.request_id in streams:
+            items.append((streams[output.request_id], output))
+            if output.finished:
+                del streams[output.request_id]
+    return items
+
+
 def hand_out(items: Iterable[tuple[Stream, StreamItem]]) -> None:
     """From any thread, in order: each loop is woken once, however many of its streams get something."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Stream, StreamItem]]] = {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from quire.engine.tokenizer import Tokenizer
 from quire.server.answer_events import Answer, ContentDelta, Event, collect_answer, merge_events
 from quire.server.reasoning.parser import ReasoningParser
 from quire.server.reasoning.registry import ReasoningStyle, choose_reasoning_style, prompt_opens_reasoning
 from quire.server.text_reader import Markers, Steps, TextReader
+from quire.server.text_stage import TextStage
 from quire.server.tools.constraint import tool_constraint
 from quire.server.tools.definitions import Tool, ToolChoice
 from quire.server.tools.parser import ToolParser
@@ -31,7 +32,7 @@ class AnswerParser:
         tools: ToolParser | None = None,
         hidden: Collection[str] = (),
     ) -> None:
-        self._stages: list[_Stage] = [stage for stage in (reasoning, tools) if stage is not None]
+        self._stages: list[TextStage] = [stage for stage in (reasoning, tools) if stage is not None]
         if hidden:
             self._stages.insert(0, _HidingStage(hidden))
         self._tools = tools
@@ -57,12 +58,7 @@ class AnswerParser:
         return collect_answer([*self.feed(text), *self.finish()])
 
 
-class _Stage(Protocol):
-    def feed(self, text: str) -> list[Event]: ...
-    def finish(self) -> list[Event]: ...
-
-
-def _run(stages: Sequence[_Stage], events: Iterable[Event]) -> list[Event]:
+def _run(stages: Sequence[TextStage], events: Iterable[Event]) -> list[Event]:
     """Each stage reads the content that the one before it left."""
     events = list(events)
     for stage in stages:
@@ -73,25 +69,10 @@ def _run(stages: Sequence[_Stage], events: Iterable[Event]) -> list[Event]:
     return merge_events(events)
 
 
-class _HidingStage:
+class _HidingStage(TextStage):
     def __init__(self, hidden: Collection[str]) -> None:
         self._markers = Markers(hidden)
-        self._reader = TextReader()
-        self._events: list[Event] = []
-        self._steps = self._read()
-
-    def feed(self, text: str) -> list[Event]:
-        self._reader.feed(text)
-        return self._advance()
-
-    def finish(self) -> list[Event]:
-        self._reader.close()
-        return self._advance()
-
-    def _advance(self) -> list[Event]:
-        next(self._steps, None)
-        events, self._events = self._events, []
-        return events
+        super().__init__(TextReader())
 
     def _read(self) -> Steps[None]:
         while (yield from self._reader.copy_until(self._markers, self._put)) is not None:

@@ -6,7 +6,6 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 
 import msgspec
 from fastapi import Request, Response
@@ -19,7 +18,7 @@ from quire.server.answer_events import ContentDelta, Event, ReasoningDelta, Tool
 from quire.server.chat_turn import ChatTurn
 from quire.server.outputs import check_sample, collect, whole_output_kind
 from quire.server.schemas.sampling import GenerationFields, sampling_values, structure_named
-from quire.server.serving import generate, origin_of, unless_client_leaves
+from quire.server.serving import generate, json_response, origin_of, unless_client_leaves
 from quire.server.sse import EventStream
 from quire.server.state import server_state
 
@@ -172,9 +171,7 @@ async def respond(
     structure_field: str | None,
 ) -> Response:
     """Runs the turn and answers it, whole or in events. `structure_field`: where the request asks for a structure."""
-    origin = origin_of(request, "chat", stream=bool(body.stream), user=user)
-    if body.request_id is not None and origin.client_id is None:
-        origin = replace(origin, client_id=body.request_id)
+    origin = origin_of(request, "chat", stream=bool(body.stream), user=user, request_id=body.request_id)
     headers = {} if body.request_id is None else {"X-Request-Id": body.request_id}
     outputs = generate(
         server_state(request), origin, turn.prompt, params, priority=body.priority or 0, cache_salt=body.cache_salt
@@ -183,7 +180,7 @@ async def respond(
         if body.stream:
             return await EventStream.begin(request, write_events(writer, outputs), headers)
         writer.write(await unless_client_leaves(request, collect(outputs)))
-    return Response(msgspec.json.encode(writer.whole()), media_type="application/json", headers=headers)
+    return json_response(writer.whole(), headers)
 
 
 async def write_events(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-from quire.server.answer_events import ContentDelta, Event, ReasoningDelta, merge_events
+from quire.server.answer_events import ContentDelta, ReasoningDelta
 from quire.server.reasoning.registry import ReasoningStyle
 from quire.server.text_reader import SPACE, Markers, Steps, TextReader
+from quire.server.text_stage import TextStage
 
 _NEWLINES = re.compile(r"[\r\n]+")
 
 
-class ReasoningParser:
+class ReasoningParser(TextStage):
     """Splits text that arrives in pieces into reasoning and content.
 
     Reasoning comes first or not at all: a mark further on is content. White space around the reasoning and the
@@ -21,26 +22,9 @@ class ReasoningParser:
     def __init__(self, style: ReasoningStyle, *, starts_inside: bool = False) -> None:
         self._style = style
         self._starts_inside = starts_inside
-        self._reader = TextReader()
-        self._events: list[Event] = []
         self._space: list[str] = []
         """White space at the end of the reasoning so far."""
-        self._steps = self._read()
-
-    def feed(self, text: str) -> list[Event]:
-        """What the text means, as far as it is sure."""
-        self._reader.feed(text)
-        return self._advance()
-
-    def finish(self) -> list[Event]:
-        """The text ends here: what was held back."""
-        self._reader.close()
-        return self._advance()
-
-    def _advance(self) -> list[Event]:
-        next(self._steps, None)
-        events, self._events = self._events, []
-        return merge_events(events)
+        super().__init__(TextReader())
 
     def _read(self) -> Steps[None]:
         reader = self._reader

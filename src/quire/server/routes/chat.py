@@ -22,7 +22,7 @@ from quire.server.schemas.answers import ChatCompletion
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.openapi import answers
 from quire.server.schemas.sampling import make_sampling_params, structure_named, wanted_structure
-from quire.server.serving import check_model, generate, origin_of, require_ready, unless_client_leaves
+from quire.server.serving import check_model, generate, json_response, origin_of, require_ready, unless_client_leaves
 from quire.server.sse import EventStream
 from quire.server.state import ServerState
 from quire.server.strict_json import StrictJSONRoute
@@ -36,9 +36,7 @@ TOOLS = "tools"
 async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
     state = require_ready(request)
     check_model(state, body.model)
-    origin = origin_of(request, "chat", stream=bool(body.stream), user=body.user)
-    if body.request_id is not None and origin.client_id is None:
-        origin = replace(origin, client_id=body.request_id)
+    origin = origin_of(request, "chat", stream=bool(body.stream), user=body.user, request_id=body.request_id)
     conversation = body.conversation(body.tool_choice, parallel=body.parallel_tool_calls is not False)
     turn = await take_turn(state, conversation)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -53,7 +51,7 @@ async def chat_completions(body: ChatCompletionRequest, request: Request) -> Res
         if body.stream:
             return await EventStream.begin(request, _events(writer, outputs), headers)
         output = await unless_client_leaves(request, collect(outputs))
-    return Response(msgspec.json.encode(writer.whole(output)), media_type="application/json", headers=headers)
+    return json_response(writer.whole(output), headers)
 
 
 def _sampling_params(

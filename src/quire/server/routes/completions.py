@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -23,7 +22,7 @@ from quire.server.schemas.answers import Completion, CompletionChoice, Usage
 from quire.server.schemas.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.schemas.openapi import answers
 from quire.server.schemas.sampling import make_sampling_params, structure_named, wanted_structure
-from quire.server.serving import check_model, generate, origin_of, require_ready, unless_client_leaves
+from quire.server.serving import check_model, generate, json_response, origin_of, require_ready, unless_client_leaves
 from quire.server.sse import DONE, EventStream, event
 from quire.server.state import ServerState
 from quire.server.strict_json import StrictJSONRoute
@@ -36,9 +35,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     state = require_ready(request)
     check_model(state, body.model)
     body.check()
-    origin = origin_of(request, "text_completion", stream=bool(body.stream), user=body.user)
-    if body.request_id is not None and origin.client_id is None:
-        origin = replace(origin, client_id=body.request_id)
+    origin = origin_of(request, "text_completion", stream=bool(body.stream), user=body.user, request_id=body.request_id)
     structure = wanted_structure(body)
     params = _sampling_params(state, body, structure)
     sources = [
@@ -51,8 +48,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         if body.stream:
             return await EventStream.begin(request, _events(writer, sources), headers)
         outputs = await unless_client_leaves(request, gather_all([collect(source) for source in sources]))
-    answer = msgspec.json.encode(writer.whole(outputs))
-    return Response(answer, media_type="application/json", headers=headers)
+    return json_response(writer.whole(outputs), headers)
 
 
 def _sampling_params(

@@ -10,8 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, cast
 
-import msgspec
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from quire.core.embedding import PoolingParams, PoolingRequestOutput
 from quire.engine.embedding_outputs import check_pairs, score_outputs, vector_of
@@ -28,7 +27,15 @@ from quire.server.schemas.embeddings import (
     TextDocument,
     TextsRequest,
 )
-from quire.server.serving import Origin, origin_of, recorded, require_ready, unless_client_leaves
+from quire.server.serving import (
+    Origin,
+    check_model,
+    json_response,
+    origin_of,
+    recorded,
+    require_ready,
+    unless_client_leaves,
+)
 from quire.server.state import ServerState
 from quire.server.strict_json import StrictJSONRoute
 
@@ -87,7 +94,9 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
         | ({"document": {"text": documents[index]}} if body.return_documents in (None, True) else {})
         for index in best
     ]
-    return _json({"id": _new_id("rerank"), "model": state.model_name, "results": results, "usage": _usage(outputs)})
+    return json_response(
+        {"id": _new_id("rerank"), "model": state.model_name, "results": results, "usage": _usage(outputs)}
+    )
 
 
 async def _encode(
@@ -99,8 +108,7 @@ async def _encode(
 ) -> tuple[ServerState, list[PoolingRequestOutput]]:
     """The vectors of all texts, field after field. One that is refused or fails ends the others."""
     state = require_ready(request)
-    if body.model not in (None, state.model_name):
-        raise HTTPException(404, f"There is no model {body.model!r} here; this server has {state.model_name!r}.")
+    check_model(state, body.model)
     origin = origin_of(request, operation, user=body.user)
     texts = [
         (f"{name}[{i}]" if len(group) > 1 else name, text) for name, group in fields for i, text in enumerate(group)
@@ -187,7 +195,7 @@ def _new_id(prefix: str) -> str:
 def _list(
     prefix: str, state: ServerState, data: list[dict[str, object]], outputs: list[PoolingRequestOutput]
 ) -> Response:
-    return _json(
+    return json_response(
         {
             "id": _new_id(prefix),
             "object": "list",
@@ -197,8 +205,3 @@ def _list(
             "usage": _usage(outputs),
         }
     )
-
-
-def _json(body: object) -> Response:
-    """Without pydantic, which takes several times as long over a few hundred thousand numbers."""
-    return Response(msgspec.json.encode(body), media_type="application/json")

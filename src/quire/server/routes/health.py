@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from quire import __version__
+from quire.engine.remote_engine import STILL_LOADING
 from quire.errors import EngineDeadError
 from quire.server.errors import RETRY_HEADERS, error_object
 from quire.server.state import server_state
@@ -45,7 +46,7 @@ async def health(request: Request) -> JSONResponse:
     state = server_state(request)
     problem = _problem(request)
     if problem is None and not state.connection.ready:
-        problem = "The engine is still loading; ask again when /health/ready answers 200."
+        problem = STILL_LOADING
     if problem is not None:
         return JSONResponse(error_object(503, problem), 503, RETRY_HEADERS)
     return JSONResponse({"status": "healthy"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from quire.server.chat_turn import take_turn
@@ -10,7 +9,7 @@ from quire.server.message_writer import MessageWriter
 from quire.server.schemas.message_answers import MessageAnswer, MessagesError, TokenCount
 from quire.server.schemas.messages import CountTokensRequest, MessagesRequest
 from quire.server.schemas.openapi import answers
-from quire.server.serving import check_model, require_ready
+from quire.server.serving import check_model, json_response, require_ready
 from quire.server.single_answer import respond, whole_answer_params
 from quire.server.strict_json import StrictJSONRoute
 
@@ -38,4 +37,4 @@ async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
     state = require_ready(request)
     check_model(state, body.model)
     turn = await take_turn(state, body.conversation())
-    return Response(msgspec.json.encode(TokenCount(len(turn.token_ids))), media_type="application/json")
+    return json_response(TokenCount(len(turn.token_ids)))

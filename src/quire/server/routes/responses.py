@@ -29,7 +29,7 @@ from quire.server.schemas.responses import (
     ResponsesRequest,
     as_messages,
 )
-from quire.server.serving import check_model, origin_of, require_ready
+from quire.server.serving import check_model, json_response, origin_of, require_ready
 from quire.server.single_answer import respond, whole_answer_params
 from quire.server.state import ServerState, server_state
 from quire.server.strict_json import StrictJSONRoute
@@ -78,7 +78,7 @@ async def get_response(
 async def delete_response(response_id: str, request: Request) -> Response:
     _stored(request, response_id)
     server_state(request).responses.delete(_owner(request), response_id)
-    return _json(DeletedResponse(response_id))
+    return json_response(DeletedResponse(response_id))
 
 
 @router.get("/v1/responses/{response_id}/input_items", responses=answers(InputItems), response_class=Response)
@@ -98,7 +98,7 @@ async def list_input_items(
         raise HTTPException(404, f"after is {after!r:.100}, which is none of the items.")
     start = 0 if after is None else ids.index(after) + 1
     page = items[start : start + limit]
-    return _json(
+    return json_response(
         InputItems(
             data=page,
             first_id=page[0]["id"] if page else "",
@@ -247,7 +247,3 @@ def _listed(item: MessageItem | FunctionCallItem | FunctionCallOutputItem | Reas
             form = "output_text" if item.role == "assistant" else "input_text"
             fields["content"] = [{"type": form, "text": item.content}]
     return fields
-
-
-def _json(answer: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(answer), media_type="application/json")

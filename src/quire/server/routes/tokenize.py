@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
@@ -14,7 +13,7 @@ from quire.server.schemas.answers import DetokenizeAnswer, TokenizeAnswer
 from quire.server.schemas.chat import TemplateFields
 from quire.server.schemas.fields import Name, RequestBody, TokenId, member, one_of
 from quire.server.schemas.openapi import answers
-from quire.server.serving import check_model, require_ready
+from quire.server.serving import check_model, json_response, require_ready
 from quire.server.state import ServerState
 from quire.server.strict_json import StrictJSONRoute
 
@@ -60,7 +59,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     else:
         ids = await asyncio.to_thread(tokenizer.encode, body.prompt, body.add_special_tokens is not False)
     texts = [tokenizer.decode_token(token_id) for token_id in ids] if body.return_token_strs else None
-    return _json(TokenizeAnswer(len(ids), state.llm.info.max_model_len, ids, texts))
+    return json_response(TokenizeAnswer(len(ids), state.llm.info.max_model_len, ids, texts))
 
 
 @router.post("/detokenize", responses=answers(DetokenizeAnswer), response_class=Response)
@@ -68,13 +67,9 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """The text of token ids, special ones included; bytes that are no UTF-8 become U+FFFD."""
     state = require_ready(request)
     check_model(state, body.model)
-    return _json(DetokenizeAnswer(await asyncio.to_thread(_decode, state, body.tokens)))
+    return json_response(DetokenizeAnswer(await asyncio.to_thread(_decode, state, body.tokens)))
 
 
 def _decode(state: ServerState, tokens: list[int]) -> str:
     ids = state.connection.inputs.check_token_ids(tokens, "tokens")
     return state.llm.tokenizer.decode(ids, skip_special_tokens=False)
-
-
-def _json(answer: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection
 
 from quire.server.answer_events import ContentDelta, Event, merge_events
 from quire.server.text_reader import SPACE, MalformedTextError, Markers, Steps, TextEndedError
+from quire.server.text_stage import TextStage
 from quire.server.tools.calls import CallReader
 from quire.server.tools.tool_format import ToolFormat
 
 
-class ToolParser:
+class ToolParser(TextStage):
     """Splits text that arrives in pieces into content and calls.
 
     Text of the shape of a call that is none is content, to the last character. A call that was announced and then
@@ -18,6 +19,8 @@ class ToolParser:
     read, those before that point, and the rest is content. White space around calls is dropped, unless other
     content follows it.
     """
+
+    _reader: CallReader
 
     def __init__(
         self,
@@ -30,36 +33,22 @@ class ToolParser:
         self._format = tool_format
         self._names = frozenset(tool_names)
         self._markers = Markers(tool_format.markers)
-        self._events: list[Event] = []
         self._at_edge = True
         """No content but white space since the beginning or the last call."""
         self._space: list[str] = []
         """That white space."""
-        self._reader = CallReader(self._put_call, self._put_text, make_id or tool_format.make_id, max_calls)
-        self._steps = self._read()
+        super().__init__(CallReader(self._put_call, self._put_text, make_id or tool_format.make_id, max_calls))
 
     @property
     def num_calls(self) -> int:
         """Calls announced so far; for the finish reason."""
         return self._reader.num_calls + self._reader.is_announced
 
-    def feed(self, text: str) -> list[Event]:
-        """What the text means, as far as it is sure."""
-        self._reader.feed(text)
-        return self._advance()
-
     def finish(self) -> list[Event]:
-        """The text ends here: what was held back."""
-        self._reader.close()
-        events = self._advance()
+        events = super().finish()
         if self._space and not self.num_calls:
             events = merge_events([*events, ContentDelta("".join(self._space))])
         return events
-
-    def _advance(self) -> list[Event]:
-        next(self._steps, None)
-        events, self._events = self._events, []
-        return merge_events(events)
 
     def _read(self) -> Steps[None]:
         reader = self._reader
