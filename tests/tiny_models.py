@@ -48,21 +48,20 @@ def save_model(model: PreTrainedModel, directory: Path) -> Path:
     return directory
 
 
-def save_tiny_llama(directory: Path, seed: int = 0) -> Path:
+def save_tiny_llama(directory: Path, seed: int = 0, **fields: object) -> Path:
     torch.manual_seed(seed)
+    sizes = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+    }
     config = LlamaConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=512,
-        initializer_range=0.3,
-        bos_token_id=256,
-        eos_token_id=256,
-        tie_word_embeddings=False,
+        **(sizes | fields), initializer_range=0.3, bos_token_id=256, eos_token_id=256, tie_word_embeddings=False
     )
     return save_model(LlamaForCausalLM(config), directory)
 

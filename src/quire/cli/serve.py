@@ -11,9 +11,7 @@ from quire.cli.config_flags import add_config_flags
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
 from quire.config import EngineConfig, ServerConfig
 from quire.errors import InvalidRequestError
-from quire.server.reasoning.registry import choose_reasoning_style
 from quire.server.supervisor import serve
-from quire.server.tools.registry import choose_tool_format
 
 API_KEY_VARIABLE = "QUIRE_API_KEY"
 SERVER_FLAGS = tuple(knob.name for knob in fields(ServerConfig))
@@ -40,8 +38,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(config: ServerConfig) -> None:
     """What would come to light only with the first chat. Raises InvalidRequestError."""
-    choose_tool_format(config.tool_call_parser or "auto", None)
-    choose_reasoning_style(config.reasoning_parser or "auto", None)
+    if config.tool_call_parser is not None or config.reasoning_parser is not None:
+        # Imported when asked for: nothing of it is needed to open the port.
+        from quire.server.reasoning.registry import choose_reasoning_style
+        from quire.server.tools.registry import choose_tool_format
+
+        choose_tool_format(config.tool_call_parser or "auto", None)
+        choose_reasoning_style(config.reasoning_parser or "auto", None)
     if config.chat_template is not None and not Path(config.chat_template).is_file():
         raise InvalidRequestError(
             f"There is no file {config.chat_template!r}; chat_template is the path of a Jinja template.",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -46,14 +43,13 @@ from quire.engine.engine import Engine
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.heartbeat import Heartbeat
 from quire.engine.launch import LaunchedEngine, launch
+from quire.engine.parent_watch import leave_with_parent
 from quire.engine.requests_in_progress import id_in_use
 from quire.engine.stats import STATS_INTERVAL_S, collect_stats
 from quire.errors import InvalidRequestError, QuireError
 
 logger = logging.getLogger("quire")
 
-PR_SET_PDEATHSIG = 1
-"""prctl(2)"""
 IDLE_WAIT_MS = 100
 MAX_UNREAD_MESSAGES = 10_000
 """Messages a client may leave unread: some minutes of steps."""
@@ -297,21 +293,6 @@ def _serve(
     heartbeat.stop()
     launched.shutdown()
     return 0
-
-
-def leave_with_parent(parent_fd: int, directory: str) -> None:
-    """End this process when the parent's end of the pipe closes, however the parent ended. Its directory goes too."""
-    if sys.platform == "linux":
-        # A stopped process reads no pipe: let it go on when its parent dies.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
-
-    def wait() -> None:
-        while os.read(parent_fd, 1):
-            continue
-        shutil.rmtree(directory, ignore_errors=True)
-        os._exit(1)
-
-    threading.Thread(target=wait, name="quire-parent-watch", daemon=True).start()
 
 
 def _exit_at_once(*_: Any) -> None:

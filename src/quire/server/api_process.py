@@ -1,4 +1,7 @@
-"""One API process: `python -m quire.server.api_process`, its orders as JSON on stdin. Imports no torch."""
+"""One API process: `python -m quire.server.api_process`, its orders as JSON on stdin. Imports no torch.
+
+It answers the port first. What else it serves is imported meanwhile (see `_import_service`).
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,19 @@ import resource
 import signal
 import socket
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import uvicorn
+from starlette.types import ASGIApp
 
-from quire.checkpoint.checkpoint import open_checkpoint
-from quire.config import EngineConfig, ServerConfig
-from quire.core.engine_info import EngineInfo
-from quire.engine.async_llm import AsyncLLM
-from quire.engine.engine_addresses import EngineAddresses
-from quire.engine.engine_process import leave_with_parent
-from quire.engine.input_processor import InputProcessor
-from quire.engine.remote_engine import ClientFiles, RemoteEngine
-from quire.engine.tokenizer import Tokenizer
-from quire.server.admission import Admission
-from quire.server.app import make_app
+from quire.engine.parent_watch import leave_with_parent
+from quire.server.api_orders import ApiOrders
 from quire.server.http_protocol import bounded_protocol
-from quire.server.metrics import Metrics
+from quire.server.late_app import LateApp
 from quire.server.request_log import configure_logging
-from quire.server.state import ServerState
-from quire.server.tracing_setup import make_tracer
-from quire.server.view_hub import ViewHub
 
 logger = logging.getLogger("quire")
 
@@ -40,26 +31,24 @@ SWITCH_INTERVAL_S = 0.0005
 """Every system call of the event loop gives the GIL to the busy reader thread; Python's 5 ms are long to wait for it."""
 KEEP_ALIVE_S = 65
 """Longer than the 60 s after which common proxies close their own side."""
-STOP_S = 2.0
-"""For the last bytes of answers, once nothing more is computed."""
+CLOSE_S = 2
+"""For connections that are still open when nothing more is computed."""
 RESERVED_FILES = 64
 """Of the open files a process may have, those that are no connections."""
 
 
-class ApiOrders(msgspec.Struct, frozen=True):
-    """`listener_fd`: the listening socket. The other two are ends of pipes that close with their process."""
+class Service(Protocol):
+    """What is needed here of `quire.server.api_service.ApiService`."""
 
-    engine: EngineConfig
-    server: ServerConfig
-    directory: str
-    worker: int
-    listener_fd: int
-    parent_fd: int
-    engine_fd: int
+    def make_app(self) -> ASGIApp: ...
+
+    async def drain(self, timeout_s: float) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class ApiServer(uvicorn.Server):
-    """uvicorn, without its own signal handlers: draining comes before closing (see `drain`)."""
+    """uvicorn, without its own signal handlers: draining comes before closing (see `serve`)."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -67,38 +56,62 @@ class ApiServer(uvicorn.Server):
 
 
 async def serve(orders: ApiOrders) -> None:
+    """Until SIGTERM. Raises what kept the service from being made."""
     config = orders.server
-    connection = RemoteEngine(
-        EngineAddresses(orders.directory), orders.worker, orders.engine_fd, lambda info: _read_files(orders, info)
-    )
-    state = make_state(orders, connection)
+    loop = asyncio.get_running_loop()
+    loading = loop.create_task(_load(orders))
+
+    async def get_app() -> ASGIApp:
+        return (await asyncio.shield(loading))[1]
+
     server = ApiServer(
         uvicorn.Config(
-            make_app(state),
+            LateApp(config, get_app),
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             http=bounded_protocol(config.reader_timeout, _raise_file_limit() - RESERVED_FILES),
             ws="none",
-            timeout_graceful_shutdown=int(STOP_S),
+            timeout_graceful_shutdown=CLOSE_S,
             lifespan="off",
         )
     )
-    loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(_follow_engine(state))]
+    draining = []
 
-    def stop() -> None:
-        tasks.append(loop.create_task(drain(server, state, config.drain_timeout)))
+    async def drain() -> None:
+        service, _ = await asyncio.shield(loading)
+        await service.drain(config.drain_timeout)
+        server.should_exit = True
 
-    loop.add_signal_handler(signal.SIGTERM, stop)
+    def end_if_failed(_: object) -> None:
+        if not loading.cancelled() and loading.exception() is not None:
+            server.should_exit = True
+
+    loading.add_done_callback(end_if_failed)
+    loop.add_signal_handler(signal.SIGTERM, lambda: draining.append(loop.create_task(drain())))
     loop.add_signal_handler(signal.SIGINT, lambda: None)
+    if config.api_workers > 1:
+        # Of several, one that is not ready would take requests that another one could answer.
+        await loading
     await server.serve(sockets=[_listener(orders)])
-    for task in tasks:
+    for task in draining:
         task.cancel()
-    if state.tracer is not None:
-        await asyncio.to_thread(state.tracer.shutdown)
-    connection.shutdown()
+    service, _ = await loading
+    await service.close()
+
+
+async def _load(orders: ApiOrders) -> tuple[Service, ASGIApp]:
+    make_service = await asyncio.to_thread(_import_service)
+    service = make_service(orders)
+    return service, await asyncio.to_thread(service.make_app)
+
+
+def _import_service() -> Callable[[ApiOrders], Service]:
+    # Here, and on a thread, only because it takes most of a second: until then the port answers that we live.
+    from quire.server.api_service import ApiService
+
+    return ApiService
 
 
 def _listener(orders: ApiOrders) -> socket.socket:
@@ -115,62 +128,6 @@ def _raise_file_limit() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard if hard != resource.RLIM_INFINITY else 2**20
-
-
-def make_state(orders: ApiOrders, connection: RemoteEngine) -> ServerState:
-    config = orders.server
-    model_name = config.served_model_name or orders.engine.model
-    return ServerState(
-        config=config,
-        model_name=model_name,
-        llm=AsyncLLM.over(connection),
-        connection=connection,
-        admission=Admission(config.max_queued_requests, config.max_client_requests),
-        metrics=Metrics(model_name, config.metrics_namespace),
-        view=ViewHub(connection),
-        tracer=make_tracer(config.otlp_endpoint),
-        start_time=int(time.time()),
-        chat_template=None if config.chat_template is None else Path(config.chat_template).read_text(encoding="utf-8"),
-    )
-
-
-async def drain(server: uvicorn.Server, state: ServerState, timeout_s: float) -> None:
-    """Refuse what is new, let what runs finish, then stop. A second signal's drain ends the first one's wait."""
-    deadline = time.monotonic() + (0.0 if state.admission.draining else timeout_s)
-    state.admission.draining = True
-    await _finish_requests(state, deadline)
-    if state.admission.num_unfinished:
-        logger.warning("%d requests did not finish in time; they fail.", state.admission.num_unfinished)
-        # Their clients are told so, which takes a moment.
-        await asyncio.to_thread(state.connection.shutdown)
-        await _finish_requests(state, time.monotonic() + STOP_S)
-    server.should_exit = True
-
-
-async def _finish_requests(state: ServerState, deadline: float) -> None:
-    while state.admission.num_unfinished and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
-
-
-async def _follow_engine(state: ServerState) -> None:
-    """The newest engine figures, for /metrics."""
-    await state.connection.wait_ready()
-    info = state.llm.info
-    state.metrics.engine.cache_config = {"block_size": str(info.block_size), "num_gpu_blocks": str(info.num_blocks)}
-    while True:
-        if state.connection.stats is not None:
-            state.metrics.engine.stats = state.connection.stats
-        await asyncio.sleep(0.1)
-
-
-def _read_files(orders: ApiOrders, info: EngineInfo) -> ClientFiles:
-    """On the reader's thread, when the engine has loaded: the same files, read without weights."""
-    checkpoint = open_checkpoint(orders.engine.model, with_weights=False)
-    tokenizer = Tokenizer(checkpoint.tokenizer)
-    inputs = InputProcessor(
-        tokenizer, checkpoint.config, info.max_model_len, orders.engine.seed, id_prefix=f"{orders.worker}-"
-    )
-    return ClientFiles(tokenizer, inputs)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from quire.errors import (
     RequestTimeoutError,
 )
 from quire.server.admission import RETRY_AFTER_S, DrainingError, OverloadedError
+from quire.server.error_object import error_object
 from quire.server.schemas.fields import HIDDEN_TAG
 
 logger = logging.getLogger("quire")
@@ -29,16 +30,6 @@ logger = logging.getLogger("quire")
 INTERNAL_MESSAGE = "The server failed on this request; its log has the reason."
 MAX_VALUE_LENGTH = 64
 RETRY_HEADERS = {"Retry-After": str(RETRY_AFTER_S)}
-TYPES: dict[int, str] = {
-    HTTPStatus.BAD_REQUEST: "invalid_request_error",
-    HTTPStatus.UNAUTHORIZED: "authentication_error",
-    HTTPStatus.FORBIDDEN: "permission_error",
-    HTTPStatus.NOT_FOUND: "not_found_error",
-    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
-    HTTPStatus.SERVICE_UNAVAILABLE: "service_unavailable_error",
-}
-
-
 ANTHROPIC_ROUTE = "/v1/messages"
 ANTHROPIC_TYPES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
@@ -48,11 +39,6 @@ ANTHROPIC_TYPES: dict[int, str] = {
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
     HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
 }
-
-
-def error_object(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    kind = TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def error_response(path: str, status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> Response:

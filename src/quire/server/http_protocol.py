@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from quire.server.errors import error_object
+from quire.server.error_object import error_object
 
 MAX_HEAD_SIZE = 32 * 2**10
 """Bytes of the request line and the headers, with what each of them costs to keep."""

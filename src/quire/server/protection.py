@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.config import ServerConfig
 from quire.server.access import ANY, KeyRing, Names, is_own_origin, is_public
-from quire.server.errors import error_object, error_response
+from quire.server.error_object import error_object
+from quire.server.errors import error_response
 from quire.server.state import ServerState
 
 MAX_REQUEST_ID_LENGTH = 128

@@ -6,6 +6,7 @@ other end only this process has: however it dies, they notice and leave.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import selectors
@@ -18,10 +19,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
-
-import msgspec
 
 from quire.config import EngineConfig, ServerConfig
 from quire.errors import QuireError
@@ -82,7 +81,7 @@ class Supervisor:
             "engine",
             "quire.engine.engine_process",
             {
-                "config": engine,
+                "config": asdict(engine),
                 "executor": executor,
                 "directory": directory,
                 "num_clients": server.api_workers,
@@ -96,8 +95,8 @@ class Supervisor:
                 f"API process {worker}",
                 "quire.server.api_process",
                 {
-                    "engine": engine,
-                    "server": server,
+                    "engine": asdict(engine),
+                    "server": asdict(server),
                     "directory": directory,
                     "worker": worker,
                     "listener_fd": listener.fileno(),
@@ -228,7 +227,7 @@ def _spawn(
         env=environment,
     )
     assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(orders))
+    process.stdin.write(json.dumps(orders).encode())
     process.stdin.close()
     return Child(name, process)
 

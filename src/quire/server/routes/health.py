@@ -8,7 +8,8 @@ from fastapi.responses import JSONResponse
 from quire import __version__
 from quire.engine.remote_engine import STILL_LOADING
 from quire.errors import EngineDeadError
-from quire.server.errors import RETRY_HEADERS, error_object
+from quire.server.error_object import error_object
+from quire.server.errors import RETRY_HEADERS
 from quire.server.state import server_state
 
 router = APIRouter()

@@ -1,0 +1,104 @@
+"""What an API process serves: the application, its engine, and how both end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from quire.checkpoint.checkpoint import open_checkpoint
+from quire.core.engine_info import EngineInfo
+from quire.engine.async_llm import AsyncLLM
+from quire.engine.engine_addresses import EngineAddresses
+from quire.engine.input_processor import InputProcessor
+from quire.engine.remote_engine import ClientFiles, RemoteEngine
+from quire.engine.tokenizer import Tokenizer
+from quire.server.admission import Admission
+from quire.server.api_orders import ApiOrders
+from quire.server.app import make_app
+from quire.server.metrics import Metrics
+from quire.server.state import ServerState
+from quire.server.tracing_setup import make_tracer
+from quire.server.view_hub import ViewHub
+
+logger = logging.getLogger("quire")
+
+STOP_S = 2.0
+"""For the last bytes of answers, once nothing more is computed."""
+
+
+class ApiService:
+    """Made on the event loop. Raises InvalidRequestError for traces that cannot be sent."""
+
+    def __init__(self, orders: ApiOrders) -> None:
+        self._connection = RemoteEngine(
+            EngineAddresses(orders.directory), orders.worker, orders.engine_fd, lambda info: _read_files(orders, info)
+        )
+        self._state = _make_state(orders, self._connection)
+        self._following = asyncio.get_running_loop().create_task(self._follow_engine())
+
+    def make_app(self) -> FastAPI:
+        return make_app(self._state)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse what is new and let what runs finish. A second signal's drain ends the first one's wait."""
+        admission = self._state.admission
+        deadline = time.monotonic() + (0.0 if admission.draining else timeout_s)
+        admission.draining = True
+        await self._finish_requests(deadline)
+        if admission.num_unfinished:
+            logger.warning("%d requests did not finish in time; they fail.", admission.num_unfinished)
+            # Their clients are told so, which takes a moment.
+            await asyncio.to_thread(self._connection.shutdown)
+            await self._finish_requests(time.monotonic() + STOP_S)
+
+    async def close(self) -> None:
+        self._following.cancel()
+        if self._state.tracer is not None:
+            await asyncio.to_thread(self._state.tracer.shutdown)
+        self._connection.shutdown()
+
+    async def _finish_requests(self, deadline: float) -> None:
+        while self._state.admission.num_unfinished and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+
+    async def _follow_engine(self) -> None:
+        """The newest engine figures, for /metrics."""
+        state = self._state
+        await state.connection.wait_ready()
+        info = state.llm.info
+        state.metrics.engine.cache_config = {"block_size": str(info.block_size), "num_gpu_blocks": str(info.num_blocks)}
+        while True:
+            if state.connection.stats is not None:
+                state.metrics.engine.stats = state.connection.stats
+            await asyncio.sleep(0.1)
+
+
+def _make_state(orders: ApiOrders, connection: RemoteEngine) -> ServerState:
+    config = orders.server
+    model_name = config.served_model_name or orders.engine.model
+    return ServerState(
+        config=config,
+        model_name=model_name,
+        llm=AsyncLLM.over(connection),
+        connection=connection,
+        admission=Admission(config.max_queued_requests, config.max_client_requests),
+        metrics=Metrics(model_name, config.metrics_namespace),
+        view=ViewHub(connection),
+        tracer=make_tracer(config.otlp_endpoint),
+        start_time=int(time.time()),
+        chat_template=None if config.chat_template is None else Path(config.chat_template).read_text(encoding="utf-8"),
+    )
+
+
+def _read_files(orders: ApiOrders, info: EngineInfo) -> ClientFiles:
+    """On the reader's thread, when the engine has loaded: the same files, read without weights."""
+    checkpoint = open_checkpoint(orders.engine.model, with_weights=False)
+    tokenizer = Tokenizer(checkpoint.tokenizer)
+    inputs = InputProcessor(
+        tokenizer, checkpoint.config, info.max_model_len, orders.engine.seed, id_prefix=f"{orders.worker}-"
+    )
+    return ClientFiles(tokenizer, inputs)
