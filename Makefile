@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The security tests, and the servers they start, without asserts. pytest turns those of tests into ifs, and warns.
+OPTIMIZED := PYTHONOPTIMIZE=1 $(BIN)/python -m pytest -q tests/server/security -W ignore::pytest.PytestConfigWarning
 
 .PHONY: serve chromium demo test test-nightly lint bench clean
 
@@ -19,6 +21,7 @@ test: $(READY) lint chromium
 
 test-nightly: $(READY) chromium
 	$(BIN)/python -m pytest -q --hypothesis-profile=nightly --timeout=7200
+	$(OPTIMIZED)
 
 # For the tests of the page in a real browser.
 chromium:

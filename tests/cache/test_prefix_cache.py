@@ -18,12 +18,12 @@ def chain(token_ids: list[int], root: bytes = b"", block_size: int = 4) -> list[
     return hashes
 
 
-def test_roots_differ_by_model_and_by_salt() -> None:
+def test_cve_2025_25183_roots_differ_by_model_and_by_salt() -> None:
     pairs = [("m", None), ("m", ""), ("m", "a"), ("m", "b"), ("ma", None), ("ma", ""), ("", "m"), ("m", "\ud800")]
     assert len({root_hash(*pair) for pair in pairs}) == len(pairs)
 
 
-def test_a_block_is_named_by_everything_before_it() -> None:
+def test_cve_2025_25183_a_block_is_named_by_everything_before_it() -> None:
     names = [chain(tokens)[-1] for tokens in ([1, 2, 3, 4] * 2, [1, 2, 3, 5, 1, 2, 3, 4], [1, 2, 3, 4])]
     assert len(set(names)) == 3
     assert chain([1, 2, 3, 4, 5, 6, 7, 8], b"one")[0] != chain([1, 2, 3, 4], b"two")[0]

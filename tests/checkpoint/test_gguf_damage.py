@@ -125,7 +125,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_damage_is_named(case: str, tmp_path: Path) -> None:
+def test_cve_2024_21802_damage_is_named(case: str, tmp_path: Path) -> None:
     content, message = DAMAGED[case]
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
@@ -220,13 +220,15 @@ def check_mutation(content: bytes, path: Path) -> None:
 
 
 @given(st.data())
-def test_mutated_file(valid_file: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_cve_2024_21802_mutated_file(
+    valid_file: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     changes: list[Mutation] = data.draw(mutations(len(valid_file)))
     check_mutation(mutate(valid_file, changes), tmp_path_factory.getbasetemp() / "mutated.gguf")
 
 
 @pytest.mark.nightly
-def test_every_flipped_bit_and_every_length(valid_file: bytes, tmp_path: Path) -> None:
+def test_cve_2024_21802_every_flipped_bit_and_every_length(valid_file: bytes, tmp_path: Path) -> None:
     for at in range(len(valid_file) * 8):
         flipped = bytearray(valid_file)
         flipped[at // 8] ^= 1 << at % 8

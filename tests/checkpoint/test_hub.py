@@ -57,7 +57,7 @@ def resolve(
     return result
 
 
-def test_every_file_comes_from_the_commit_the_branch_had_at_first(hub: Hub, tmp_path: Path) -> None:
+def test_cve_2026_47155_every_file_comes_from_the_commit_the_branch_had_at_first(hub: Hub, tmp_path: Path) -> None:
     def move_branch(revision: str, name: str) -> None:
         hub.branches["main"] = NEW
 

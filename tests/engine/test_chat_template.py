@@ -157,7 +157,7 @@ def test_which_template_is_taken() -> None:
 @pytest.mark.parametrize(
     "name", ["messages", "tools", "add_generation_prompt", "bos_token", "tokenize", "chat_template"]
 )
-def test_kwargs_cannot_replace_what_the_engine_sets(name: str) -> None:
+def test_cve_2025_62426_kwargs_cannot_replace_what_the_engine_sets(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=name) as raised:
         render_chat(tokenizer_with(CHATML), CONVERSATIONS["one"], chat_template_kwargs={name: 1})
     assert raised.value.field == "chat_template_kwargs"

@@ -132,7 +132,7 @@ def test_a_dead_end_ends_that_request_alone(llm: LLM) -> None:
     assert outputs[0].outputs[0].token_ids == outputs[2].outputs[0].token_ids == expected
 
 
-def test_vllm_2025_48942_a_refused_schema_starts_nothing_and_the_neighbour_is_as_before(llm: LLM) -> None:
+def test_cve_2025_48942_a_refused_schema_starts_nothing_and_the_neighbour_is_as_before(llm: LLM) -> None:
     good = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
     before = run(llm, good).outputs[0].token_ids
     for form in ({"json": {"not": {}}}, {"regex": "["}, {"grammar": "root ::= ("}, {"regex": "(a?){5000}a{5000}"}):

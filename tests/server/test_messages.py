@@ -212,7 +212,7 @@ def test_structured_text(client: anthropic.Anthropic) -> None:
     assert answer.stop_reason == "end_turn"
 
 
-def test_only_requests_of_one_salt_share_prompts(client: anthropic.Anthropic) -> None:
+def test_cve_2025_46570_only_requests_of_one_salt_share_prompts(client: anthropic.Anthropic) -> None:
     messages = [{"role": "user", "content": uuid.uuid4().hex * 4}]
     salts = [uuid.uuid4().hex, uuid.uuid4().hex]
     cached = [ask(client, {"cache_salt": salts[i]}, messages=messages).usage.cache_read_input_tokens for i in (0, 1, 0)]

@@ -215,7 +215,7 @@ def test_a_required_call_is_made(tiny_server: RunningServer) -> None:
             assert json.loads(call.arguments)["city"] in ("Paris", "Rome")
 
 
-def test_only_requests_of_one_salt_share_prompts(tiny_server: RunningServer) -> None:
+def test_cve_2025_46570_only_requests_of_one_salt_share_prompts(tiny_server: RunningServer) -> None:
     text = uuid.uuid4().hex * 4
     salts = [uuid.uuid4().hex, uuid.uuid4().hex]
     cached = [usage(respond(tiny_server, input=text, extra_body={"cache_salt": salts[i]}))[1] for i in (0, 1, 0)]

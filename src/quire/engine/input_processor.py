@@ -43,7 +43,8 @@ class InputProcessor:
         self._max_model_len = max_model_len
         self._seed = seed
         self._grammar_check = GrammarCheck(tokenizer, model.vocab_size)
-        self._request_ids = (f"{id_prefix}{number}" for number in itertools.count())
+        self._id_prefix = id_prefix
+        self._numbers = itertools.count()
 
     def close(self) -> None:
         """End what was started to check requests; a later request starts it again."""
@@ -61,7 +62,9 @@ class InputProcessor:
         beam_search: BeamSearchParams | None = None,
     ) -> Request:
         self.check_task("generate")
-        own_id = next(self._request_ids)
+        own_id = self._next_id()
+        if isinstance(prompt, str):
+            self.check_could_fit(prompt)
         text, token_ids = self._tokenize(prompt)
         self._check_length(token_ids, params)
         params.check_vocabulary(self._model.vocab_size)
@@ -101,7 +104,7 @@ class InputProcessor:
         token_ids = self._truncate(token_ids, params.truncate_prompt_tokens)
         self._check_text_length(token_ids)
         return EmbeddingRequest(
-            request_id=request_id if request_id is not None else next(self._request_ids),
+            request_id=request_id if request_id is not None else self._next_id(),
             prompt=text,
             prompt_token_ids=token_ids,
             pooling_params=params,
@@ -109,6 +112,10 @@ class InputProcessor:
             arrival_time=time.monotonic(),
             tenant=tenant,
         )
+
+    def _next_id(self) -> str:
+        """Requests are processed on several threads: `next` of a count is one step to them, of a generator it is not."""
+        return f"{self._id_prefix}{next(self._numbers)}"
 
     def check_task(self, wanted: Task) -> None:
         """Raises InvalidRequestError if the model does something else."""
@@ -151,6 +158,21 @@ class InputProcessor:
                 field="prompt",
             )
         return None, self.check_token_ids(prompt)
+
+    def check_could_fit(self, text: str) -> None:
+        """Raises InvalidRequestError for a text so long that, however it is cut into tokens, they are too many.
+
+        Tokenizing megabytes takes seconds; this takes none.
+        """
+        longest = self._tokenizer.max_token_bytes if len(text) > self._max_model_len else None
+        if longest is not None and len(text) > longest * self._max_model_len:
+            raise InvalidRequestError(
+                f"The prompt has {len(text)} characters, but at most {longest * self._max_model_len} could fit: the"
+                f" context is {self._max_model_len} tokens of at most {longest} bytes; shorten the prompt or raise"
+                " max_model_len.",
+                field="prompt",
+                value=len(text),
+            )
 
     def check_token_ids(self, token_ids: object, field: str = "prompt") -> list[int]:
         """A list of ids of the model's vocabulary. Raises InvalidRequestError for anything else."""

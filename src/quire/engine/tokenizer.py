@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import tokenizers
 
@@ -64,6 +66,30 @@ class Tokenizer:
     def strips_leading_space(self) -> bool:
         """Whether decoding drops one space at the very start of the text."""
         return self._decoder.strips_leading_space
+
+    @cached_property
+    def max_token_bytes(self) -> int | None:
+        """The most bytes of a text that one token stands for; None where tokens are not all of the text's bytes.
+
+        They are in byte-level BPE that knows every byte, without a normalizer, and without added tokens that take in
+        the white space around them.
+        """
+        if self._backend.normalizer is not None or not self._splits_keep_everything():
+            return None
+        if any(token.lstrip or token.rstrip for token in self._backend.get_added_tokens_decoder().values()):
+            return None
+        ids = [self._backend.token_to_id(char) for char in tokenizers.pre_tokenizers.ByteLevel.alphabet()]
+        if not isinstance(self._backend.model, tokenizers.models.BPE) or None in ids:
+            return None
+        return max(len(text.encode()) for text in self._backend.get_vocab())
+
+    def _splits_keep_everything(self) -> bool:
+        splitter = self._backend.pre_tokenizer
+        settings = {} if splitter is None else json.loads(splitter.__getstate__())
+        steps = settings.get("pretokenizers", [settings])
+        kept = {"ByteLevel", "Digits", "Split"}
+        known = all(step.get("type") in kept and step.get("behavior") != "Removed" for step in steps)
+        return known and any(step.get("type") == "ByteLevel" for step in steps)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. Special tokens written out in it are recognized.

@@ -95,8 +95,11 @@ class ChatTurn:
         return constraint, "tools"
 
 
-async def take_turn(state: ServerState, conversation: Conversation) -> ChatTurn:
-    """Renders and tokenizes on a thread. Raises InvalidRequestError, ChatTemplateError."""
+async def take_turn(state: ServerState, conversation: Conversation, *, must_fit: bool = False) -> ChatTurn:
+    """Renders and tokenizes on a thread. Raises InvalidRequestError, ChatTemplateError.
+
+    `must_fit`: nothing will be cut off, so a text that cannot fit is refused before it is tokenized.
+    """
     if conversation.chat_template is not None and not state.config.trust_request_chat_template:
         raise InvalidRequestError(
             "chat_template is a program, and this server does not run those of requests; leave it out, or start the"
@@ -104,10 +107,10 @@ async def take_turn(state: ServerState, conversation: Conversation) -> ChatTurn:
             field="chat_template",
         )
     state.connection.inputs.check_task("generate")
-    return await asyncio.to_thread(_render, state, conversation)
+    return await asyncio.to_thread(_render, state, conversation, must_fit)
 
 
-def _render(state: ServerState, conversation: Conversation) -> ChatTurn:
+def _render(state: ServerState, conversation: Conversation, must_fit: bool) -> ChatTurn:
     tokenizer = state.llm.tokenizer
     answer_format = model_answer_format(state)
     plain = [_plain_message(message, index) for index, message in enumerate(conversation.messages)]
@@ -122,6 +125,8 @@ def _render(state: ServerState, conversation: Conversation) -> ChatTurn:
         documents=conversation.documents,
         chat_template_kwargs=conversation.chat_template_kwargs,
     )
+    if must_fit:
+        state.connection.inputs.check_could_fit(text)
     token_ids = tokenizer.encode(text, add_special_tokens=conversation.add_special_tokens)
     return ChatTurn(text, token_ids, conversation, answer_format)
 

@@ -72,7 +72,7 @@ def sent(server: RunningServer, body: dict[str, Any]) -> Iterator[socket.socket]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_case_01_and_02_a_client_leaves(null_server: RunningServer, stream: bool) -> None:
+def test_case_01_and_case_02_a_client_leaves(null_server: RunningServer, stream: bool) -> None:
     """Many at once, so that some wait, some are in prefill and some decode."""
     wait_for(lambda: is_idle(null_server), "idleness")
     prompt = [random.Random(7).randrange(1000, 5000) for _ in range(4000)]
@@ -108,7 +108,7 @@ def counted(server: OwnServer, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"quire:{name}_total"))
 
 
-def test_case_05_and_06_more_than_the_kv_cache_holds(smollm2: str) -> None:
+def test_case_05_and_case_06_more_than_the_kv_cache_holds(smollm2: str) -> None:
     """1,024 tokens of KV: what could never fit is refused, and fifty that crowd each other out all finish."""
     flags = ("--executor", "null", "--num-blocks", "65", "--max-model-len", "1000")
     with own_server(smollm2, *flags) as server, server.client() as client:
@@ -211,7 +211,7 @@ def test_case_11_a_stop_string_inside_a_tool_call(tiny_llama: Path) -> None:
                 assert text == whole["message"]["content"] == said.partition(stop)[0]
 
 
-def test_case_12_and_14_characters_of_many_bytes(tiny_server: RunningServer) -> None:
+def test_case_12_and_case_14_characters_of_many_bytes(tiny_server: RunningServer) -> None:
     """One token a byte. Sampled at random, most are no UTF-8: nothing raises, and deltas make the text."""
     ids = post(tiny_server, "/tokenize", {"prompt": UNICODE})[1]["tokens"]
     assert len(ids) == len(UNICODE.encode())
@@ -224,7 +224,7 @@ def test_case_12_and_14_characters_of_many_bytes(tiny_server: RunningServer) -> 
         assert "".join(text_of(streamed(tiny_server, COMPLETIONS, body))) == text
 
 
-def test_case_12_and_13_a_character_in_parts(tiny_server: RunningServer) -> None:
+def test_case_12_and_case_13_a_character_in_parts(tiny_server: RunningServer) -> None:
     """The model is made to say an emoji byte by byte: no U+FFFD shows before it is whole, or if it never is."""
     body = {"prompt": "a", "temperature": 0, "structured_outputs": {"choice": ["👩‍👩‍👧 日本"]}}
     events = streamed(tiny_server, COMPLETIONS, {**body, "max_tokens": 60})

@@ -125,7 +125,9 @@ def test_cve_2026_48746_no_spelling_of_a_path_goes_past_the_key(guarded: OwnServ
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_every_route_needs_a_key_but_the_public_ones(guarded: OwnServer, method: str, path: str) -> None:
+def test_vllm_security_notes_every_route_needs_a_key_but_the_public_ones(
+    guarded: OwnServer, method: str, path: str
+) -> None:
     with guarded.client(headers={}) as client:
         status = client.request(method, concrete(path)).status_code
         assert (status == 401) is (path not in PUBLIC)

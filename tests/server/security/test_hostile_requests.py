@@ -133,17 +133,25 @@ def test_cve_2026_105756_strange_cache_salts(tiny_server: RunningServer, salt: A
 
 
 def cached_tokens(server: RunningServer, path: str, body: dict[str, Any]) -> int:
-    status, answer = post(server, path, {"max_tokens": 1, **body})
+    limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    status, answer = post(server, path, {limit: 1, **body})
     assert status == 200, answer
-    count: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    usage: dict[str, Any] = answer["usage"]
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    count: int = usage["cache_read_input_tokens"] if details is None else details["cached_tokens"]
     return count
+
+
+SECRET = "a secret that is long enough to fill some blocks " * 3
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        (COMPLETIONS, {"prompt": "a secret that is long enough to fill blocks " * 3}),
-        (CHAT, {"messages": [{"role": "user", "content": "another secret of some length to fill blocks " * 3}]}),
+        (COMPLETIONS, {"prompt": SECRET}),
+        (CHAT, {"messages": [{"role": "user", "content": "chat: " + SECRET}]}),
+        ("/v1/responses", {"input": "responses: " + SECRET}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "messages: " + SECRET}]}),
     ],
 )
 def test_cve_2025_46570_salts_keep_prompts_apart(tiny_server: RunningServer, path: str, body: dict[str, Any]) -> None:
@@ -297,15 +305,28 @@ def test_cve_2024_34359_a_template_of_the_model_file_cannot_get_out(tiny_llama: 
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("field", ["kv_transfer_params", "remote_host", "kv_connector", "do_remote_prefill"])
-def test_cve_2026_94622_parameters_of_kv_transfer_have_no_effect(tiny_server: RunningServer, field: str) -> None:
-    body = {
-        **PROBE,
-        "cache_salt": "probe",
-        field: {"remote_host": "127.0.0.1", "remote_port": 1, "do_remote_prefill": True},
+KV_TRANSFER = {"remote_host": "127.0.0.1", "remote_port": 1, "do_remote_prefill": True}
+
+
+@pytest.mark.parametrize("field", ["kv_transfer_params", "remote_host", "do_remote_prefill", "bootstrap_host"])
+def test_cve_2026_94622_parameters_of_kv_transfer_are_refused(tiny_server: RunningServer, field: str) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        COMPLETIONS: PROBE,
+        CHAT: {"messages": USER},
+        "/v1/responses": {"input": "hi"},
+        "/v1/messages": {"messages": USER, "max_tokens": 5},
+        "/tokenize": {"prompt": "hi"},
+        "/v1/embeddings": {"input": "hi"},
     }
-    status, answer = post(tiny_server, COMPLETIONS, body)
-    assert status == 400 or answer["choices"][0]["text"] == probe(tiny_server)
+    for path, body in bodies.items():
+        status, answer = post(tiny_server, path, {**body, field: KV_TRANSFER})
+        assert status == 400, path
+        assert answer["error"]["message"].startswith(f"{field}: clients may not say"), answer
+        assert path == "/v1/messages" or answer["error"]["param"] == field
+    # Clients that write out every field they know send null; and a tool may have an argument of any name.
+    assert post(tiny_server, COMPLETIONS, {"prompt": "a", "max_tokens": 1, field: None})[0] == 200
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {field: {"type": "string"}}}}}
+    assert post(tiny_server, CHAT, {"messages": USER, "max_tokens": 1, "tools": [tool]})[0] == 200
 
 
 @pytest.mark.parametrize("name", ["../tiny", "../../etc/passwd", "/etc/passwd", "tiny/../tiny", "tiny\x00", "..\\tiny"])

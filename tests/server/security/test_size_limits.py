@@ -6,6 +6,7 @@ import socket
 
 import pytest
 from tests.server.own_server import OwnServer, exchange, num_files, resident_bytes, status_line, wait_for
+from tests.server.running_server import RunningServer
 from tests.server.security.conftest import KEYS
 
 HEAD = f"POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nx-api-key: {KEYS[0]}\r\n".encode()
@@ -116,3 +117,18 @@ def test_request_ids_are_echoed_once(guarded: OwnServer) -> None:
     for bad in (b"caf\xc3\xa9", b"\x80", b"a\tb"):
         answer = exchange(guarded.port, HEAD + b"Connection: close\r\nX-Request-Id: " + bad + b"\r\n\r\n")
         assert status_line(answer) == 400
+
+
+def test_case_09_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(tiny_server: RunningServer) -> None:
+    text = "a" * 400_000
+    talk = {"messages": [{"role": "user", "content": text}], "max_tokens": 2}
+    completion = {"prompt": text, "max_tokens": 2}
+    bodies = {"/v1/messages": talk, "/v1/responses": {"input": text}, "/v1/chat/completions": talk}
+    for path, body in {**bodies, "/v1/completions": completion}.items():
+        answer = tiny_server.http.post(path, json=body)
+        assert answer.status_code == 400
+        assert "characters, but at most" in answer.json()["error"]["message"], (path, answer.text)
+    # What will be cut, or only counted, is read.
+    for path, body in {"/v1/chat/completions": talk, "/v1/completions": completion}.items():
+        assert tiny_server.http.post(path, json={**body, "truncate_prompt_tokens": 10}).status_code == 200
+    assert tiny_server.http.post("/tokenize", json={"prompt": text}).json()["count"] == len(text)

@@ -191,7 +191,7 @@ ADVERSARIAL = (
 
 @pytest.mark.parametrize(("tool_format", "head", "unit"), ADVERSARIAL)
 @pytest.mark.parametrize("piece_chars", [1, 1 << 20])
-def test_the_work_grows_linearly(
+def test_cve_2025_48887_the_work_grows_linearly(
     monkeypatch: pytest.MonkeyPatch, tool_format: str, head: str, unit: str, piece_chars: int
 ) -> None:
     """Counted: every call of a function, Python's own included, every character copied and every character that is
@@ -235,8 +235,8 @@ def _count_work(monkeypatch: pytest.MonkeyPatch, tool_format: str, text: str, pi
     return work
 
 
-def test_nothing_is_evaluated() -> None:
-    """CVE-2025-9141: code-like arguments stay strings, and code is no argument."""
+def test_cve_2025_9141_nothing_is_evaluated() -> None:
+    """Code-like arguments stay strings, and code is no argument."""
     code = "__import__('os').system('touch /tmp/pwned')"
     (call,) = parse_whole("pythonic", f"[now(a={code!r})]").tool_calls
     assert json.loads(call.arguments) == {"a": code}
@@ -244,7 +244,7 @@ def test_nothing_is_evaluated() -> None:
         assert parse_whole("pythonic", text).content == text
 
 
-def test_no_source_file_evaluates() -> None:
+def test_cve_2025_9141_no_source_file_evaluates() -> None:
     for path in Path(package.__path__[0]).glob("*.py"):
         names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         assert not names & {"eval", "exec", "compile", "__import__"}, path

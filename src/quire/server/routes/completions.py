@@ -77,6 +77,8 @@ async def _prompts(state: ServerState, body: CompletionRequest) -> list[Prompt]:
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
 
     def tokenize(prompt: str | list[int]) -> Prompt:
+        if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
+            state.connection.inputs.check_could_fit(prompt)
         ids = prompt if isinstance(prompt, list) else state.llm.tokenizer.encode(prompt, add_special_tokens)
         kept = truncated(state, ids, body.truncate_prompt_tokens, max_tokens)
         return {"prompt_token_ids": kept} | ({"prompt": prompt} if isinstance(prompt, str) and kept is ids else {})

@@ -22,7 +22,7 @@ router = APIRouter(route_class=StrictJSONRoute)
 async def create_message(body: MessagesRequest, request: Request) -> Response:
     state = require_ready(request)
     check_model(state, body.model)
-    turn = await take_turn(state, body.conversation())
+    turn = await take_turn(state, body.conversation(), must_fit=True)
     structure, field = turn.structure(body.wanted_structure())
     params = whole_answer_params(
         body, request, turn, max_tokens=body.max_tokens, stop=body.stop_sequences, structure=structure

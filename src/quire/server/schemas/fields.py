@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 MAX_NAME_LENGTH = 512
 MAX_TOKEN_ID = 2**31 - 1
@@ -14,10 +15,41 @@ MAX_REQUEST_ID_LENGTH = 128
 PRINTABLE_ASCII = "^[ -~]*$"
 
 
+INTERNAL_FIELDS = frozenset(
+    [
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "kv_connector",
+        "do_remote_prefill",
+        "do_remote_decode",
+        "remote_host",
+        "remote_port",
+        "remote_engine_id",
+        "remote_block_ids",
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
+    ]
+)
+"""vLLM's and SGLang's words for where a prompt's KV cache is fetched from (CVE-2026-94622 and its like)."""
+
+
 class RequestBody(BaseModel):
     """Fields that quire does not know are ignored, as vLLM ignores them; a null is as good as leaving a field out."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_internal_fields(cls, value: Any) -> Any:
+        """To ignore these would hide from whoever sends them that nothing is transferred."""
+        if not isinstance(value, dict) or INTERNAL_FIELDS.isdisjoint(value):
+            return value
+        name = next((name for name in sorted(INTERNAL_FIELDS) if value.get(name) is not None), None)
+        if name is None:
+            return value
+        error = PydanticCustomError("internal_field", "clients may not say where KV caches are; leave it out")
+        raise ValidationError.from_exception_data(cls.__name__, [{"type": error, "loc": (name,), "input": value[name]}])
 
 
 HIDDEN_TAG = "="

@@ -1,0 +1,77 @@
+"""Requests are made on several threads at once, and of texts of any length."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.engine.small_tokenizers import KINDS, byte_level_json, small_tokenizer, tokenizer_files
+
+from quire import SamplingParams
+from quire.checkpoint.checkpoint import open_checkpoint
+from quire.engine.input_processor import InputProcessor
+from quire.engine.tokenizer import Tokenizer
+from quire.errors import InvalidRequestError
+
+PER_THREAD = 2000
+
+
+@pytest.fixture
+def eager_switching() -> Iterator[None]:
+    """Threads take turns a thousand times as often."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def test_every_request_gets_an_id_of_its_own(tiny_llama: Path, eager_switching: None) -> None:
+    config = open_checkpoint(str(tiny_llama)).config
+    inputs = InputProcessor(small_tokenizer("byte-level"), config, 64, 0, id_prefix="w-")
+
+    def make(_: int) -> list[str]:
+        return [inputs.process([1], SamplingParams()).request_id for _ in range(PER_THREAD)]
+
+    with ThreadPoolExecutor(4) as pool:
+        ids = [request_id for some in pool.map(make, range(4)) for request_id in some]
+    assert set(ids) == {f"w-{number}" for number in range(4 * PER_THREAD)}
+
+
+PIECES = ("the", " the", "END", "<s>", "<tool é>", "\U0001f600", "é", "a", "  ", "</s>")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=30))
+def test_a_text_refused_for_its_length_alone_has_too_many_tokens(kind: str, pieces: list[str]) -> None:
+    tokenizer, text = small_tokenizer(kind), "".join(pieces)
+    longest = tokenizer.max_token_bytes
+    assert (longest is not None) is (kind == "byte-level")
+    if longest is not None:
+        assert len(text.encode()) <= longest * len(tokenizer.encode(text))
+
+
+def test_tokenizers_that_drop_or_change_text_set_no_limit() -> None:
+    for change in (
+        {"normalizer": {"type": "NFC"}},
+        {"pre_tokenizer": {"type": "WhitespaceSplit"}},
+        {"added_tokens": [{**byte_level_json()["added_tokens"][0], "lstrip": True}]},
+    ):
+        changed = copy.deepcopy(byte_level_json()) | change
+        assert Tokenizer(tokenizer_files(changed)).max_token_bytes is None, change
+
+
+def test_a_text_that_cannot_fit_is_refused_unread(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = small_tokenizer("byte-level")
+    inputs = InputProcessor(tokenizer, open_checkpoint(str(tiny_llama)).config, 64, 0)
+    assert tokenizer.max_token_bytes == len("<tool é>".encode()) == 9
+    with pytest.raises(InvalidRequestError, match="has 576 tokens, but at most 63 fit"):
+        inputs.process("a" * 575, SamplingParams())
+    monkeypatch.setattr(Tokenizer, "encode", None)
+    with pytest.raises(InvalidRequestError, match="has 577 characters, but at most 576 could fit: the context is 64"):
+        inputs.process("a" * 577, SamplingParams())
