@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import select
 import signal
-import time
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
