@@ -3,12 +3,11 @@
 // One item of work is a few queries of one row and one KV head. It walks over the keys in chunks of KEYS, whose borders
 // depend on positions alone, with scores, sums and output in float32. Every query's additions have one order, whatever
 // else is in its item, its step or its thread: the bits of a row do not depend on the batch or on how a prompt was cut.
-#include "attention.h"
-
 #include <cmath>
 #include <type_traits>
 #include <vector>
 
+#include "kernels.h"
 #include "vectors.h"
 
 namespace quire::QUIRE_ISA {
@@ -20,11 +19,6 @@ constexpr int AT_ONCE = LANES == 16 ? 4 : LANES == 8 ? 2 : 1;  // queries whose 
 constexpr int MAX_QUERIES = 64;
 constexpr int CACHE_LINE = 64;
 constexpr float NEGATIVE_INFINITY = -INFINITY;
-
-// Of a type of this file, so that no other instruction set's file shares the vector's code.
-struct alignas(64) Line {
-    float lanes[16];
-};
 
 struct Item {
     int64_t row, first, last;  // tokens of the step
@@ -46,23 +40,6 @@ struct Chunk {
     float* values;                      // [KEYS, width]
     float weights[MAX_QUERIES][KEYS];   // scores, then e^(score - most)
 };
-
-template <typename T>
-Floats load_part(const T* from, int count) {
-    if (count >= LANES) return load(from);
-    T padded[LANES] = {};
-    for (int i = 0; i < count; ++i) padded[i] = from[i];
-    return load(padded);
-}
-
-template <typename T>
-void store_part(T* to, Floats v, int count) {
-    if (count >= LANES) return store(to, v);
-    T padded[LANES];
-    store(padded, v);
-    for (int i = 0; i < count; ++i) to[i] = padded[i];
-}
-
 
 // Where the K and V of a chunk's positions lie; null outside [low, high). They are on their way when it is their turn.
 template <typename T>
@@ -264,7 +241,7 @@ void attention(const AttentionCall& call) {
     int64_t num_items = static_cast<int64_t>(items.size());
 #pragma omp parallel num_threads(call.num_threads)
     {
-        std::vector<Line> lines(2 * (MAX_QUERIES + KEYS) * width / 16 + 4);
+        std::vector<Line> lines(num_lines(2 * (MAX_QUERIES + KEYS) * width));
         Queries queries;
         Chunk chunk;
         queries.width = width;

@@ -1,4 +1,4 @@
-// Attention of the rows of one step over the paged KV of one layer. attention.cpp is compiled once an instruction set.
+// Attention of the rows of one step over the paged KV of one layer.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,5 @@ struct AttentionCall {
     int64_t window; // keys a query sees, itself included; 0: all before it
     int num_threads;
 };
-
-using Attention = void (*)(const AttentionCall&);
-
-namespace portable {
-void attention_float32(const AttentionCall&);
-void attention_bfloat16(const AttentionCall&);
-}  // namespace portable
-
-#if defined(__x86_64__)
-namespace avx2 {
-void attention_float32(const AttentionCall&);
-void attention_bfloat16(const AttentionCall&);
-}  // namespace avx2
-namespace avx512 {
-void attention_float32(const AttentionCall&);
-void attention_bfloat16(const AttentionCall&);
-}  // namespace avx512
-#endif
 
 }  // namespace quire

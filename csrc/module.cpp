@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
+#include "kernels.h"
 
 namespace nb = nanobind;
 using namespace quire;
@@ -17,21 +17,25 @@ namespace {
 struct InstructionSet {
     std::string name;
     bool present;
-    Attention float32, bfloat16;
+    void (*attention_float32)(const AttentionCall&);
+    void (*attention_bfloat16)(const AttentionCall&);
+    void (*logits_float32)(const LogitsCall&);
+    void (*logits_bfloat16)(const LogitsCall&);
 };
+
+#define QUIRE_SET(ISA, PRESENT) \
+    {#ISA, PRESENT, ISA::attention_float32, ISA::attention_bfloat16, ISA::logits_float32, ISA::logits_bfloat16}
 
 // The fastest first.
 const std::vector<InstructionSet>& instruction_sets() {
     static const std::vector<InstructionSet> sets = {
 #if defined(__x86_64__)
-        {"avx512",
-         __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"),
-         avx512::attention_float32, avx512::attention_bfloat16},
-        {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"),
-         avx2::attention_float32, avx2::attention_bfloat16},
+        QUIRE_SET(avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                              __builtin_cpu_supports("avx512cd")),
+        QUIRE_SET(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")),
 #endif
-        {"portable", true, portable::attention_float32, portable::attention_bfloat16},
+        QUIRE_SET(portable, true),
     };
     return sets;
 }
@@ -78,7 +82,15 @@ void attend(const std::string& isa, bool bfloat16, uintptr_t query, int64_t quer
                        num_threads};
     const InstructionSet& set = set_named(isa);
     nb::gil_scoped_release released;
-    (bfloat16 ? set.bfloat16 : set.float32)(call);
+    (bfloat16 ? set.attention_bfloat16 : set.attention_float32)(call);
+}
+
+void logits(const std::string& isa, bool bfloat16, uintptr_t x, uintptr_t weight, uintptr_t y, int64_t num_rows,
+            int64_t num_features, int64_t num_outputs, int num_threads) {
+    LogitsCall call{at<float>(x), at<void>(weight), at<float>(y), num_rows, num_features, num_outputs, num_threads};
+    const InstructionSet& set = set_named(isa);
+    nb::gil_scoped_release released;
+    (bfloat16 ? set.logits_bfloat16 : set.logits_float32)(call);
 }
 
 }  // namespace
@@ -91,4 +103,6 @@ NB_MODULE(_native, module) {
                nb::arg("max_blocks"), nb::arg("query_starts"), nb::arg("context_lens"), nb::arg("num_rows"),
                nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"),
                nb::arg("scale"), nb::arg("softcap"), nb::arg("window"), nb::arg("num_threads"));
+    module.def("logits", &logits, nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("x"), nb::arg("weight"),
+               nb::arg("y"), nb::arg("num_rows"), nb::arg("num_features"), nb::arg("num_outputs"), nb::arg("num_threads"));
 }

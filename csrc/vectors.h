@@ -50,6 +50,23 @@ inline void store(BFloat16* to, Floats v) {
     std::memcpy(to, &halves, sizeof halves);
 }
 
+// `count` values or a whole vector, whichever is less; the rest are zeros.
+template <typename T>
+Floats load_part(const T* from, int count) {
+    if (count >= LANES) return load(from);
+    T padded[LANES] = {};
+    for (int i = 0; i < count; ++i) padded[i] = from[i];
+    return load(padded);
+}
+
+template <typename T>
+void store_part(T* to, Floats v, int count) {
+    if (count >= LANES) return store(to, v);
+    T padded[LANES];
+    store(padded, v);
+    for (int i = 0; i < count; ++i) to[i] = padded[i];
+}
+
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 
 template <typename T>
@@ -104,5 +121,12 @@ inline void transpose(Floats (&rows)[LANES]) {
         transpose<2 * STEP>(rows);
     }
 }
+
+// Memory for vectors. A type of this instruction set's own, so that no other one's file shares std::vector's code for it.
+struct alignas(64) Line {
+    float lanes[16];
+};
+
+inline std::size_t num_lines(std::size_t num_floats) { return (num_floats + 15) / 16; }
 
 }  // namespace quire::QUIRE_ISA

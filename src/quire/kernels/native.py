@@ -81,6 +81,31 @@ def paged_attention(
     return output
 
 
+def logits(x: torch.Tensor, weight: torch.Tensor, *, instruction_set: str | None = None) -> torch.Tensor:
+    """x [L, K] @ weight [V, K].T, summed in float32 (csrc/logits.cpp) -> float32 [L, V]; weight of a dtype of DTYPES.
+
+    A row's result has the same bits whatever the other rows are, with any number of threads.
+    """
+    (num_rows, num_features), num_outputs = x.shape, weight.shape[0]
+    assert weight.is_contiguous()
+    assert weight.shape[1] == num_features
+    assert weight.dtype in DTYPES
+    x32 = x.float().contiguous()
+    y = x32.new_empty(num_rows, num_outputs)
+    _module().logits(
+        isa=instruction_set or instruction_sets()[0],
+        bfloat16=weight.dtype == torch.bfloat16,
+        x=x32.data_ptr(),
+        weight=weight.data_ptr(),
+        y=y.data_ptr(),
+        num_rows=num_rows,
+        num_features=num_features,
+        num_outputs=num_outputs,
+        num_threads=torch.get_num_threads(),
+    )
+    return y
+
+
 @cache
 def _module() -> ModuleType:
     _share_openmp()
