@@ -38,12 +38,14 @@ struct Queries {
 struct Chunk {
     float* keys;                        // [width, KEYS]
     float* values;                      // [KEYS, width]
+    const float* zeros;                 // [width]
     float weights[MAX_QUERIES][KEYS];   // scores, then e^(score - most)
 };
 
-// Where the K and V of a chunk's positions lie; null outside [low, high). They are on their way when it is their turn.
+// Where the K and V of a chunk's positions lie; zeros outside [low, high). They are on their way when it is their turn.
 template <typename T>
 struct Places {
+    const T* zeros;  // [head_dim]
     const T* keys[KEYS];
     const T* values[KEYS];
 };
@@ -54,7 +56,7 @@ void find(const AttentionCall& call, const Item& item, int64_t first, int64_t lo
     int64_t block = first / call.block_size, place = first % call.block_size;
     for (int i = 0; i < KEYS; ++i, ++place) {
         if (place == call.block_size) ++block, place = 0;
-        places.keys[i] = nullptr;
+        places.keys[i] = places.values[i] = places.zeros;
         if (first + i < low || first + i >= high) continue;
         int64_t slot = table[block] * call.block_size + place;
         int64_t offset = (slot * call.num_kv_heads + item.kv_head) * call.head_dim;
@@ -67,20 +69,28 @@ void find(const AttentionCall& call, const Item& item, int64_t first, int64_t lo
     }
 }
 
-// Positions that have no place count as zeros.
-template <typename T>
+// WHOLE: head_dim is a multiple of LANES.
+template <bool WHOLE, typename T>
+Floats load_columns(const T* from, int count) {
+    if constexpr (WHOLE) return load(from);
+    else return load_part(from, count);
+}
+
+template <bool WHOLE, typename T>
 void read_chunk(const Places<T>& places, int head_dim, int width, Chunk& chunk) {
     for (int d = 0; d < width; d += LANES) {
         int count = head_dim - d;
         for (int group = 0; group < KEYS; group += LANES) {
             Floats rows[LANES];
-            for (int i = 0; i < LANES; ++i)
-                rows[i] = places.keys[group + i] ? load_part(places.keys[group + i] + d, count) : Floats{};
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; ++i) rows[i] = load_columns<WHOLE>(places.keys[group + i] + d, count);
             transpose(rows);
+#pragma GCC unroll 16
             for (int i = 0; i < LANES; ++i) store(chunk.keys + (d + i) * KEYS + group, rows[i]);
         }
+#pragma GCC unroll 8
         for (int i = 0; i < KEYS; ++i)
-            store(chunk.values + i * width + d, places.keys[i] ? load_part(places.values[i] + d, count) : Floats{});
+            store(chunk.values + i * width + d, load_columns<WHOLE>(places.values[i] + d, count));
     }
 }
 
@@ -213,9 +223,11 @@ void attend(const AttentionCall& call, const Item& item, Queries& queries, Chunk
     int64_t oldest = queries.position[0], end = queries.position[queries.count - 1] + 1;
     int64_t low = call.window ? largest<int64_t>(0, oldest - call.window + 1) : 0;
     Places<T> places;
+    places.zeros = reinterpret_cast<const T*>(chunk.zeros);
     find(call, item, low / KEYS * KEYS, low, end, places);
     for (int64_t first = low / KEYS * KEYS; first < end; first += KEYS) {
-        read_chunk(places, call.head_dim, queries.width, chunk);
+        if (call.head_dim == queries.width) read_chunk<true>(places, call.head_dim, queries.width, chunk);
+        else read_chunk<false>(places, call.head_dim, queries.width, chunk);
         if (first + KEYS < end) find(call, item, first + KEYS, low, end, places);
         in_groups(0, queries.count, [&](int n, auto N) { score<N>(queries, n, chunk); });
         for (int n = 0; n < queries.count; ++n) weigh(call, queries, n, first, chunk);
@@ -241,7 +253,7 @@ void attention(const AttentionCall& call) {
     int64_t num_items = static_cast<int64_t>(items.size());
 #pragma omp parallel num_threads(call.num_threads)
     {
-        std::vector<Line> lines(num_lines(2 * (MAX_QUERIES + KEYS) * width));
+        std::vector<Line> lines(num_lines((2 * (MAX_QUERIES + KEYS) + 1) * width));
         Queries queries;
         Chunk chunk;
         queries.width = width;
@@ -249,6 +261,7 @@ void attention(const AttentionCall& call) {
         queries.output = queries.values + MAX_QUERIES * width;
         chunk.keys = queries.output + MAX_QUERIES * width;
         chunk.values = chunk.keys + KEYS * width;
+        chunk.zeros = chunk.values + KEYS * width;
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < num_items; ++i) attend<T>(call, items[i], queries, chunk);
     }
