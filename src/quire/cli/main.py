@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from quire import __version__
 from quire.cli.shared_flags import add_shared_flags
@@ -75,9 +75,19 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader went away (quire ... | head). Python would complain again when it flushes stdout on exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output(sys.stdout)
         return 0
+    finally:
+        # What a full disk does not take of the log is lost; it must not decide on the exit code.
+        try:
+            sys.stderr.flush()
+        except OSError:
+            _drop_output(sys.stderr)
     return int(code or 0)
+
+
+def _drop_output(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def make_parser(arguments: list[str]) -> argparse.ArgumentParser:

@@ -56,6 +56,16 @@ def pending(server: OwnServer, count: int) -> None:
     wait_for(lambda: load(server)["server_load"] >= count, f"{count} requests")
 
 
+def pending_answer(server: OwnServer) -> Answer:
+    """Of several API processes each is ready in its own time, and says 503 until then."""
+    while True:
+        answer = Answer(server)
+        wait_for(lambda answer=answer: answer.status or load(server)["server_load"] >= 1, "the request")
+        if answer.status != 503:
+            return answer
+        print("503:", answer.text)
+
+
 def load(server: OwnServer) -> dict[str, float]:
     with server.client() as client:
         answer: dict[str, float] = client.get("/load").json()
@@ -172,8 +182,7 @@ def test_case_20_a_slow_prefill_is_no_hang(smollm2: str) -> None:
 
 def test_case_22_api_process_killed(smollm2: str) -> None:
     with own_server(smollm2, *SLOW, "--api-workers", "2") as server:
-        answer = Answer(server)
-        pending(server, 1)
+        answer = pending_answer(server)
         assert len(server.api_pids) == 2
         os.kill(server.api_pids[0], signal.SIGKILL)
         assert server.wait_exit() == 1
