@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.attention.paged_rows import PagedRows, make_shape, make_tokens
-from tests.attention.test_torch_attention import SHAPES, assert_dense, schedules
+from tests.attention.test_torch_attention import SHAPES, assert_dense, assert_nan_stays_its_own, schedules
 
 from quire.attention.backend import AttentionShape
 from quire.attention.cpu_backend import CpuBackend
@@ -65,14 +65,7 @@ def test_a_rows_bits_are_its_own(shape: AttentionShape, dtype: torch.dtype, inst
 
 
 def test_another_rows_nan_stays_its_own() -> None:
-    shape = make_shape()
-    rows = [make_tokens(shape, length, seed=length) for length in (20, 22, 31)]
-    rows[2].value.fill_(torch.nan)
-    paged = PagedRows(CpuBackend(), shape, rows)
-    outputs = paged.run([{0: 19, 1: 21, 2: 30}, {2: 1, 0: 1, 1: 1}])
-    assert outputs[2].isnan().all()
-    del paged.rows[2:]
-    assert_dense(paged, outputs[:2], shape)
+    assert_nan_stays_its_own(CpuBackend())
 
 
 def test_an_instruction_set_the_cpu_lacks_is_refused() -> None:

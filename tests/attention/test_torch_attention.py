@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.attention.paged_rows import PagedRows, dense_attention, make_shape, make_tokens
 
 from quire.attention import torch_work
-from quire.attention.backend import AttentionShape
+from quire.attention.backend import AttentionBackend, AttentionShape
 from quire.attention.torch_backend import TorchBackend
 
 TOLERANCE = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -79,11 +79,15 @@ def test_many_decodes_of_uneven_length(shape: AttentionShape, dtype: torch.dtype
 
 
 def test_another_rows_nan_stays_its_own() -> None:
-    """A sequence that overflowed must not reach its neighbours through the padding of a bucket."""
+    assert_nan_stays_its_own(TorchBackend())
+
+
+def assert_nan_stays_its_own(backend: AttentionBackend) -> None:
+    """A sequence that overflowed must not reach its neighbours, such as through the padding of a bucket."""
     shape = make_shape()
     rows = [make_tokens(shape, length, seed=length) for length in (20, 22, 31)]
     rows[2].value.fill_(torch.nan)
-    paged = PagedRows(TorchBackend(), shape, rows)
+    paged = PagedRows(backend, shape, rows)
     outputs = paged.run([{0: 19, 1: 21, 2: 30}, {2: 1, 0: 1, 1: 1}])
     assert outputs[2].isnan().all()
     del paged.rows[2:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,7 @@ Result = TypeVar("Result")
 Answer = TypeVar("Answer")
 
 
-class WorkerThread(Generic[Plan, Result]):
+class WorkerThread(ABC, Generic[Plan, Result]):
     """The thread lets control plan while torch computes, and lets Ctrl-C interrupt the wait and never the step.
 
     All of torch runs on it, loading included: OpenMP keeps a team of threads for each thread that computes, and with two
@@ -38,9 +39,9 @@ class WorkerThread(Generic[Plan, Result]):
             self._thread.shutdown(wait=False)
             raise
 
+    @abstractmethod
     def execute(self, plan: Plan) -> Result:
         """One step, on the thread."""
-        raise NotImplementedError
 
     def submit(self, plan: Plan) -> None:
         self._results.append(self._thread.submit(self.execute, plan))
