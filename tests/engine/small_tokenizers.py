@@ -6,6 +6,7 @@ import json
 from functools import cache
 from typing import Any
 
+from quire.checkpoint.token_bytes import _BYTE_OF_CHAR
 from quire.checkpoint.tokenizer_files import TokenizerFiles
 from quire.checkpoint.tokenizer_json import (
     AddedToken,
@@ -13,7 +14,6 @@ from quire.checkpoint.tokenizer_json import (
     sentencepiece_tokenizer_json,
     serialize,
 )
-from quire.engine.token_bytes import _BYTE_OF_CHAR
 from quire.engine.tokenizer import Tokenizer
 
 BYTE_CHARS = {byte: char for char, byte in _BYTE_OF_CHAR.items()}

@@ -6,7 +6,7 @@ import math
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 import pytest
 import torch
@@ -173,27 +173,44 @@ def test_beam_search_many_prompts_share_the_engine_with_none_lost(llm: LLM) -> N
     ]
 
 
-def test_ctrl_c_leaves_the_engine_usable(llm: LLM) -> None:
-    """Interrupted while it waits for a step: the step's result is taken in later, the requests are gone."""
+@pytest.mark.parametrize("where", ["plan", "submit", "collect", "commit"])
+def test_ctrl_c_leaves_the_engine_usable(llm: LLM, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it comes: the step is finished first, then the requests are gone."""
     expected = llm.generate(PROMPT, greedy(), use_tqdm=False)[0].outputs[0].token_ids
+    engine = llm._engine.client.engine
+    owner = engine._executor if where in ("submit", "collect") else engine.scheduler
+    method, num_calls = getattr(owner, where), 0
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        while frame is not None and frame.f_code.co_name != "collect":
-            frame = frame.f_back
-        if frame is None:  # not waiting just now
-            signal.setitimer(signal.ITIMER_REAL, 0.001)
-        else:
-            raise KeyboardInterrupt
+    def interrupted(*args: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 3:
+            signal.raise_signal(signal.SIGINT)
+        result = method(*args)
+        if num_calls == 3:
+            num_steps.append(engine.num_steps)
+        return result
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for delay_s in (0.02, 0.05, 0.1):
-            signal.setitimer(signal.ITIMER_REAL, delay_s)
-            with pytest.raises(KeyboardInterrupt):
-                llm.generate([PROMPT] * 8, greedy(max_tokens=400), use_tqdm=False)
-            assert llm.generate(PROMPT, greedy(), use_tqdm=False)[0].outputs[0].token_ids == expected
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    num_steps: list[int] = []
+    monkeypatch.setattr(owner, where, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([PROMPT] * 8, greedy(max_tokens=400), use_tqdm=False)
+    assert num_steps, "the call that was interrupted came to its end"
+    assert engine.num_steps <= num_steps[0] + 1
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert llm.generate(PROMPT, greedy(), use_tqdm=False)[0].outputs[0].token_ids == expected
+
+
+def test_a_second_ctrl_c_does_not_wait(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second one waited too")
+
+    monkeypatch.setattr(llm._engine.client.engine._executor, "collect", stuck)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(PROMPT, greedy(), use_tqdm=False)
 
 
 def test_chat_uses_the_models_template(llm: LLM) -> None:

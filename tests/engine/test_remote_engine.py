@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from quire import AsyncLLM, SamplingParams
+from quire.checkpoint.checkpoint import open_checkpoint
 from quire.config import EngineConfig
 from quire.core.frames import Frames
 from quire.core.outputs import RequestOutput
@@ -22,6 +23,7 @@ from quire.core.wire import AbortRequest, AddRequest, FromEngine, RequestRefused
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.engine_process import EngineService
 from quire.engine.heartbeat import Heartbeat
+from quire.engine.input_processor import InputProcessor
 from quire.engine.launch import launch
 from quire.engine.remote_engine import ClientFiles, RemoteEngine
 from quire.errors import EngineDeadError, InvalidRequestError
@@ -202,5 +204,38 @@ def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, t
             service._engine.abort("0")
         finally:
             let_go.set()
+
+    run(tiny_llama, tmp_path, body)
+
+
+def test_a_request_waits_for_its_client_once_the_engine_is_loaded(tiny_llama: Path, tmp_path: Path) -> None:
+    """Of several API processes one may say that the server is ready while another still reads the tokenizer."""
+
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        may_read = threading.Event()
+
+        def read_late(_: object) -> ClientFiles:
+            assert may_read.wait(PATIENCE_MS / 1000)
+            return ClientFiles(llm.tokenizer, InputProcessor(llm.tokenizer, checkpoint.config, 100, 0))
+
+        checkpoint = open_checkpoint(str(tiny_llama), with_weights=False)
+        engine_read, engine_end = os.pipe()
+        late = RemoteEngine(EngineAddresses(str(tmp_path)), 1, engine_read, read_late)
+        try:
+            await late.wait_if_loaded()
+            assert not late.ready, "without a word from the engine nothing is waited for"
+            while late.status is None:
+                await asyncio.sleep(0.01)
+            waiting = asyncio.create_task(late.wait_if_loaded())
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            may_read.set()
+            await waiting
+            assert late.ready
+        finally:
+            may_read.set()
+            await asyncio.to_thread(late.shutdown)
+            os.close(engine_read)
+            os.close(engine_end)
 
     run(tiny_llama, tmp_path, body)

@@ -26,6 +26,7 @@ from quire.engine.chat_template import chat_prompt
 from quire.engine.embedding_outputs import check_pairs, embedding_output, score_outputs
 from quire.engine.engine_client import Output
 from quire.engine.input_processor import Prompt
+from quire.engine.interrupts import DeferredInterrupt
 from quire.engine.launch import launch
 from quire.engine.progress import Progress
 from quire.engine.tokenizer import Tokenizer
@@ -204,14 +205,16 @@ class LLM:
     def _outputs(self, requests: Sequence[AnyRequest]) -> Generator[Output, None, None]:
         """Everything the requests produce. However it ends (an error, Ctrl-C, a caller who leaves), nothing stays."""
         client = self._engine.client
-        try:
-            for request in requests:
-                client.add_request(request)
-            while client.has_unfinished:
-                yield from client.step()
-        finally:
-            for request in requests:
-                client.abort(request.request_id)
+        with DeferredInterrupt() as interrupt:
+            try:
+                for request in requests:
+                    client.add_request(request)
+                while client.has_unfinished:
+                    yield from client.step()
+                    interrupt.raise_pending()
+            finally:
+                for request in requests:
+                    client.abort(request.request_id)
 
 
 def _as_conversations(messages: Messages | Sequence[Messages]) -> list[Messages]:

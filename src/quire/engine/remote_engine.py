@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -47,6 +48,8 @@ SILENCE_LIMIT_S = 3.0
 """The heart beats five times a second; an engine not heard from for this long is stopped or starved."""
 FROZEN_AFTER_S = 10.0
 """When requests stop waiting for an engine not heard from."""
+WELCOME_LIMIT_S = 5.0
+"""How long a request waits for this client, once the engine is loaded: it still reads the tokenizer."""
 STEP_LIMIT_S = 300.0
 """No step of a healthy engine takes this long."""
 STILL_LOADING = "The engine is still loading; ask again when /health/ready answers 200."
@@ -97,6 +100,12 @@ class RemoteEngine:
     @property
     def ready(self) -> bool:
         return self._welcome
+
+    async def wait_if_loaded(self) -> None:
+        """Of several clients each becomes ready in its own time: with the engine loaded, wait for this one's moment."""
+        if not self.ready and self.status is not None and self.status.info is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wait_ready(), WELCOME_LIMIT_S)
 
     @property
     def info(self) -> EngineInfo:

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import tokenizers
 
+from quire.checkpoint.token_bytes import read_token_decoder
 from quire.checkpoint.tokenizer_files import TokenizerFiles
-from quire.engine.token_bytes import read_token_decoder
 from quire.errors import CheckpointError, InvalidRequestError
 
 

@@ -34,7 +34,7 @@ TOOLS = "tools"
 
 @router.post("/v1/chat/completions", responses=answers(ChatCompletion, streams=True), response_class=Response)
 async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
-    state = require_ready(request)
+    state = await require_ready(request)
     check_model(state, body.model)
     origin = origin_of(request, "chat", stream=bool(body.stream), user=body.user, request_id=body.request_id)
     conversation = body.conversation(body.tool_choice, parallel=body.parallel_tool_calls is not False)

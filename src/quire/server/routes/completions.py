@@ -32,7 +32,7 @@ router = APIRouter(route_class=StrictJSONRoute)
 
 @router.post("/v1/completions", responses=answers(Completion, streams=True), response_class=Response)
 async def completions(body: CompletionRequest, request: Request) -> Response:
-    state = require_ready(request)
+    state = await require_ready(request)
     check_model(state, body.model)
     body.check()
     origin = origin_of(request, "text_completion", stream=bool(body.stream), user=body.user, request_id=body.request_id)

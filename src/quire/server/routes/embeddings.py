@@ -107,7 +107,7 @@ async def _encode(
     params: PoolingParams,
 ) -> tuple[ServerState, list[PoolingRequestOutput]]:
     """The vectors of all texts, field after field. One that is refused or fails ends the others."""
-    state = require_ready(request)
+    state = await require_ready(request)
     check_model(state, body.model)
     origin = origin_of(request, operation, user=body.user)
     texts = [

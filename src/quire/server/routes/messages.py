@@ -20,7 +20,7 @@ router = APIRouter(route_class=StrictJSONRoute)
     "/v1/messages", responses=answers(MessageAnswer, streams=True, error=MessagesError), response_class=Response
 )
 async def create_message(body: MessagesRequest, request: Request) -> Response:
-    state = require_ready(request)
+    state = await require_ready(request)
     check_model(state, body.model)
     turn = await take_turn(state, body.conversation(), must_fit=True)
     structure, field = turn.structure(body.wanted_structure())
@@ -34,7 +34,7 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
 @router.post("/v1/messages/count_tokens", responses=answers(TokenCount, error=MessagesError), response_class=Response)
 async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
     """All tokens of the prompt, cached or not."""
-    state = require_ready(request)
+    state = await require_ready(request)
     check_model(state, body.model)
     turn = await take_turn(state, body.conversation())
     return json_response(TokenCount(len(turn.token_ids)))

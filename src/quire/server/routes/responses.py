@@ -43,7 +43,7 @@ MAX_PAGE = 100
 
 @router.post("/v1/responses", responses=answers(ResponseAnswer, streams=True), response_class=Response)
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
-    state = require_ready(request)
+    state = await require_ready(request)
     check_model(state, body.model)
     body.check()
     owner, stores = _owner(request), _stores(state, body)

@@ -51,7 +51,7 @@ TokenizeRequest = Annotated[
 @router.post("/tokenize", responses=answers(TokenizeAnswer), response_class=Response)
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """The token ids of a text or of a conversation, as a completion of it would begin."""
-    state = require_ready(request)
+    state = await require_ready(request)
     check_model(state, body.model)
     tokenizer = state.llm.tokenizer
     if isinstance(body, TokenizeChatRequest):
@@ -65,7 +65,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
 @router.post("/detokenize", responses=answers(DetokenizeAnswer), response_class=Response)
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """The text of token ids, special ones included; bytes that are no UTF-8 become U+FFFD."""
-    state = require_ready(request)
+    state = await require_ready(request)
     check_model(state, body.model)
     return json_response(DetokenizeAnswer(await asyncio.to_thread(_decode, state, body.tokens)))
 

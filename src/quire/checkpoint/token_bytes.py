@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from quire.errors import UnsupportedModelError
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -106,3 +108,47 @@ def _byte_level_to_bytes(token: str, is_added: bool) -> bytes:
         return bytes(_BYTE_OF_CHAR[char] for char in token)
     except KeyError:
         return token.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """`tokens[id]` is what the token stands for; an id that is no token has none. `special_ids` stand for no text."""
+
+    tokens: list[bytes]
+    special_ids: list[int]
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+    special: bool = False
+
+
+class _Model(msgspec.Struct):
+    vocab: dict[str, int] | list[tuple[str, float]]
+    """Texts and their ids; of a Unigram model texts in the order of their ids, and scores."""
+
+
+class _TokenizerJson(msgspec.Struct):
+    model: _Model
+    decoder: dict[str, Any] | None = None
+    added_tokens: list[_AddedToken] = []
+
+
+def read_vocabulary(tokenizer_json: bytes) -> Vocabulary:
+    """Every token of a tokenizer.json, in a tenth of the time that it takes to make a tokenizer of it.
+
+    Raises UnsupportedModelError for a decoder whose text is not a concatenation of its tokens' bytes, and
+    msgspec.ValidationError for what is no tokenizer.json.
+    """
+    parts = msgspec.json.decode(tokenizer_json, type=_TokenizerJson)
+    to_bytes = read_token_decoder(json.dumps(parts.decoder)).to_bytes
+    vocab = parts.model.vocab
+    ids = vocab if isinstance(vocab, dict) else {text: token_id for token_id, (text, _) in enumerate(vocab)}
+    added = {token.id: token.content for token in parts.added_tokens}
+    tokens = [b""] * (1 + max(max(ids.values(), default=-1), max(added, default=-1)))
+    for text, token_id in ids.items():
+        tokens[token_id] = to_bytes(text, False)
+    for token_id, content in added.items():
+        tokens[token_id] = to_bytes(content, True)
+    return Vocabulary(tokens, sorted(token.id for token in parts.added_tokens if token.special))
