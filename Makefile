@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Two processes share the test files: most tests wait more than they compute.
+SIDE_BY_SIDE := -n 2 --dist loadfile
 # The security tests, and the servers they start, without asserts. pytest turns those of tests into ifs, and warns.
 OPTIMIZED := PYTHONOPTIMIZE=1 $(BIN)/python -m pytest -q tests/server/security -W ignore::pytest.PytestConfigWarning
 
@@ -17,7 +19,7 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: $(READY) lint chromium
-	$(BIN)/python -m pytest -m "not nightly" -q
+	$(BIN)/python -m pytest -m "not nightly" -q $(SIDE_BY_SIDE)
 
 test-nightly: $(READY) chromium
 	$(BIN)/python -m pytest -q --hypothesis-profile=nightly --timeout=7200

@@ -103,7 +103,7 @@ class RemoteEngine:
 
     async def wait_if_loaded(self) -> None:
         """Of several clients each becomes ready in its own time: with the engine loaded, wait for this one's moment."""
-        if not self.ready and self.status is not None and self.status.info is not None:
+        if self.status is not None and self.status.info is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wait_ready(), WELCOME_LIMIT_S)
 

@@ -242,7 +242,8 @@ async def require_ready(request: Request) -> ServerState:
     """The state of a server that can generate. Raises EngineDeadError (503) while it cannot."""
     state = server_state(request)
     state.connection.check_alive()
-    await state.connection.wait_if_loaded()
+    if not state.connection.ready:
+        await state.connection.wait_if_loaded()
     if not state.connection.ready:
         raise EngineDeadError(STILL_LOADING)
     return state
