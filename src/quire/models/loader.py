@@ -17,7 +17,7 @@ import torch
 from quire.checkpoint.weights import WeightSource
 from quire.errors import CheckpointError
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 256 << 10
 """Of a chunk in float32."""
 
 BUFFERS = re.compile(

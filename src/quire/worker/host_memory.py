@@ -1,6 +1,6 @@
 """How the C library's allocator treats freed memory: given back while a model loads, kept while it runs.
 
-Loading frees many blocks that nothing of their size follows: each is mapped for itself, so that it goes back whole. A step
+Loading frees large blocks that nothing of their size follows: each is mapped for itself, so that it goes back whole. A step
 frees what the next step needs again; glibc would give large blocks back meanwhile, and every step would fault them in
 once more, page by page: 68,000 faults in a step of 2,048 tokens of SmolLM2 (docs/lab.md). mallopt(3) describes the
 parameters. They hold for the whole process; without glibc nothing happens here.
@@ -15,8 +15,12 @@ from contextlib import contextmanager
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
 
-LOADING = {MMAP_THRESHOLD: 128 << 10, TRIM_THRESHOLD: 128 << 10}
-"""Blocks of this size and more are mapped one by one; so much at most stays free at the top of the heap."""
+LOADING = {MMAP_THRESHOLD: 512 << 10, TRIM_THRESHOLD: 4 << 20}
+"""Blocks of this size and more are mapped one by one; so much at most stays free at the top of the heap.
+
+The arrays that a chunk of weights passes through (`CHUNK_BYTES` in models/loader.py) are smaller: faulting in fresh pages
+for each of them took longer than dequantizing (docs/lab.md).
+"""
 RUNNING = {MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 1 << 30, TOP_PAD: 64 << 20}
 """The first is the largest value that glibc takes. The heap grows by the last at least."""
 
