@@ -247,29 +247,25 @@ std::vector<Item> cut(const AttentionCall& call) {
 }
 
 template <typename T>
-void attention(const AttentionCall& call) {
+void attention(const AttentionCall& call, const Team& team) {
     std::vector<Item> items = cut(call);
     int width = (call.head_dim + LANES - 1) / LANES * LANES;
     int64_t num_items = static_cast<int64_t>(items.size());
-#pragma omp parallel num_threads(call.num_threads)
-    {
-        std::vector<Line> lines(num_lines((2 * (MAX_QUERIES + KEYS) + 1) * width));
-        Queries queries;
-        Chunk chunk;
-        queries.width = width;
-        queries.values = lines.data()->lanes;
-        queries.output = queries.values + MAX_QUERIES * width;
-        chunk.keys = queries.output + MAX_QUERIES * width;
-        chunk.values = chunk.keys + KEYS * width;
-        chunk.zeros = chunk.values + KEYS * width;
-#pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < num_items; ++i) attend<T>(call, items[i], queries, chunk);
-    }
+    std::vector<Line> lines(num_lines((2 * (MAX_QUERIES + KEYS) + 1) * width));
+    Queries queries;
+    Chunk chunk;
+    queries.width = width;
+    queries.values = lines.data()->lanes;
+    queries.output = queries.values + MAX_QUERIES * width;
+    chunk.keys = queries.output + MAX_QUERIES * width;
+    chunk.values = chunk.keys + KEYS * width;
+    chunk.zeros = chunk.values + KEYS * width;
+    for (int64_t i = team.take(); i < num_items; i = team.take()) attend<T>(call, items[i], queries, chunk);
 }
 
 }  // namespace
 
-void attention_float32(const AttentionCall& call) { attention<float>(call); }
-void attention_bfloat16(const AttentionCall& call) { attention<BFloat16>(call); }
+void attention_float32(const AttentionCall& call, const Team& team) { attention<float>(call, team); }
+void attention_bfloat16(const AttentionCall& call, const Team& team) { attention<BFloat16>(call, team); }
 
 }  // namespace quire::QUIRE_ISA

@@ -19,7 +19,6 @@ struct AttentionCall {
     float scale;
     float softcap;  // 0: none
     int64_t window; // keys a query sees, itself included; 0: all before it
-    int num_threads;
 };
 
 }  // namespace quire

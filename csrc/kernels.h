@@ -3,17 +3,30 @@
 
 #include "attention.h"
 #include "logits.h"
+#include "quantized.h"
+#include "row_ops.h"
+#include "team.h"
 
-#define QUIRE_KERNELS(ISA)                        \
-    namespace quire::ISA {                        \
-    void attention_float32(const AttentionCall&); \
-    void attention_bfloat16(const AttentionCall&); \
-    void logits_float32(const LogitsCall&);       \
-    void logits_bfloat16(const LogitsCall&);      \
+#define QUIRE_KERNELS(ISA)                                      \
+    namespace quire::ISA {                                      \
+    void attention_float32(const AttentionCall&, const Team&);  \
+    void attention_bfloat16(const AttentionCall&, const Team&); \
+    void logits_float32(const LogitsCall&);                     \
+    void logits_bfloat16(const LogitsCall&);                    \
+    void quantized_linear(const QuantizedCall&, const Team&);   \
+    void panel_rows(const PanelRowsCall&, const Team&);         \
+    void rms_norm(const NormCall&, const Team&);                \
+    void rope(const RopeCall&, const Team&);                    \
+    void gated(const GateCall&, const Team&);                   \
+    void write_kv(const WriteCall&, const Team&);               \
+    void add(const AddCall&, const Team&);                      \
+    void gather(const GatherCall&, const Team&);                \
+    void scale(const ScaleCall&, const Team&);                  \
     }
 
 QUIRE_KERNELS(portable)
 #if defined(__x86_64__)
 QUIRE_KERNELS(avx2)
 QUIRE_KERNELS(avx512)
+QUIRE_KERNELS(avx512_vnni)
 #endif

@@ -1,10 +1,12 @@
 // The Python module quire._native. Addresses and sizes come from quire/kernels/native.py, which checks them.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels.h"
@@ -14,25 +16,46 @@ using namespace quire;
 
 namespace {
 
+template <typename Call>
+using Kernel = void (*)(const Call&, const Team&);
+
 struct InstructionSet {
     std::string name;
     bool present;
-    void (*attention_float32)(const AttentionCall&);
-    void (*attention_bfloat16)(const AttentionCall&);
+    Kernel<AttentionCall> attention_float32;
+    Kernel<AttentionCall> attention_bfloat16;
     void (*logits_float32)(const LogitsCall&);
     void (*logits_bfloat16)(const LogitsCall&);
+    Kernel<QuantizedCall> quantized_linear;
+    Kernel<PanelRowsCall> panel_rows;
+    Kernel<NormCall> rms_norm;
+    Kernel<RopeCall> rope;
+    Kernel<GateCall> gated;
+    Kernel<WriteCall> write_kv;
+    Kernel<AddCall> add;
+    Kernel<GatherCall> gather;
+    Kernel<ScaleCall> scale;
 };
 
 #define QUIRE_SET(ISA, PRESENT) \
-    {#ISA, PRESENT, ISA::attention_float32, ISA::attention_bfloat16, ISA::logits_float32, ISA::logits_bfloat16}
+    {#ISA,                PRESENT,              ISA::attention_float32, ISA::attention_bfloat16, \
+     ISA::logits_float32, ISA::logits_bfloat16, ISA::quantized_linear,  ISA::panel_rows,         \
+     ISA::rms_norm,       ISA::rope,            ISA::gated,             ISA::write_kv,          \
+     ISA::add,            ISA::gather,          ISA::scale}
+
+#if defined(__x86_64__)
+bool has_avx512() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+}
+#endif
 
 // The fastest first.
 const std::vector<InstructionSet>& instruction_sets() {
     static const std::vector<InstructionSet> sets = {
 #if defined(__x86_64__)
-        QUIRE_SET(avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                              __builtin_cpu_supports("avx512cd")),
+        QUIRE_SET(avx512_vnni, has_avx512() && __builtin_cpu_supports("avx512vnni")),
+        QUIRE_SET(avx512, has_avx512()),
         QUIRE_SET(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")),
 #endif
         QUIRE_SET(portable, true),
@@ -58,7 +81,19 @@ T* at(uintptr_t address) {
     return reinterpret_cast<T*>(address);
 }
 
-void attend(const std::string& isa, bool bfloat16, uintptr_t query, int64_t query_stride, uintptr_t key,
+// Into the program, or at once where there is none.
+template <typename Call>
+void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& call) {
+    auto bound = [kernel, call](const Team& team) { kernel(call, team); };
+    if (program) return program->add(bound);
+    nb::gil_scoped_release released;
+    run_on_team(num_threads, bound);
+}
+
+// What a second thread is worth: waking it takes as long as some thousand values.
+int threads_for(int64_t num_values, int num_threads) { return num_values < 16384 ? 1 : num_threads; }
+
+void attend(Program* program, const std::string& isa, bool bfloat16, uintptr_t query, int64_t query_stride, uintptr_t key,
             uintptr_t value, uintptr_t output, uintptr_t block_tables, int64_t max_blocks, uintptr_t query_starts,
             uintptr_t context_lens, int64_t num_rows, int64_t block_size, int num_heads, int num_kv_heads, int head_dim,
             float scale, float softcap, int64_t window, int num_threads) {
@@ -78,11 +113,9 @@ void attend(const std::string& isa, bool bfloat16, uintptr_t query, int64_t quer
                        head_dim,
                        scale,
                        softcap,
-                       window,
-                       num_threads};
+                       window};
     const InstructionSet& set = set_named(isa);
-    nb::gil_scoped_release released;
-    (bfloat16 ? set.attention_bfloat16 : set.attention_float32)(call);
+    submit(program, num_threads, bfloat16 ? set.attention_bfloat16 : set.attention_float32, call);
 }
 
 void logits(const std::string& isa, bool bfloat16, uintptr_t x, uintptr_t weight, uintptr_t y, int64_t num_rows,
@@ -93,16 +126,124 @@ void logits(const std::string& isa, bool bfloat16, uintptr_t x, uintptr_t weight
     (bfloat16 ? set.logits_bfloat16 : set.logits_float32)(call);
 }
 
+void quantized_linear(Program* program, const std::string& isa, uintptr_t panels, int64_t panel_bytes,
+                      int64_t header_offset, int64_t num_inputs, int64_t num_outputs, int bits, int group_size,
+                      int groups_per_block, int zero, bool has_minimum, uintptr_t x, int64_t x_stride, bool x_bfloat16,
+                      uintptr_t bias, bool bias_bfloat16, uintptr_t y, int64_t y_stride, bool y_bfloat16, uintptr_t scratch,
+                      int64_t num_rows, int num_threads) {
+    QuantizedWeight weight{at<uint8_t>(panels), panel_bytes, header_offset,    num_inputs, num_outputs,
+                           bits,                group_size,  groups_per_block, zero,       has_minimum};
+    QuantizedCall call{weight,   at<void>(x), at<void>(bias), at<void>(y),   at<void>(scratch), num_rows,
+                       x_stride, y_stride,    x_bfloat16,     bias_bfloat16, y_bfloat16};
+    submit(program, num_threads, set_named(isa).quantized_linear, call);
+}
+
+void panel_rows(Program* program, const std::string& isa, uintptr_t panels, int64_t panel_bytes, int64_t header_offset,
+                int64_t num_inputs, int64_t num_outputs, int bits, int group_size, int groups_per_block, int zero,
+                bool has_minimum, uintptr_t indices, int64_t num_indices, uintptr_t y, bool y_bfloat16, int num_threads) {
+    QuantizedWeight weight{at<uint8_t>(panels), panel_bytes, header_offset,    num_inputs, num_outputs,
+                           bits,                group_size,  groups_per_block, zero,       has_minimum};
+    PanelRowsCall call{weight, at<int64_t>(indices), at<void>(y), num_indices, y_bfloat16};
+    submit(program, threads_for(num_indices * num_inputs, num_threads), set_named(isa).panel_rows, call);
+}
+
+// A tensor [T, H, D] with the last dimension contiguous: address and strides.
+using Strided = std::tuple<uintptr_t, int64_t, int64_t>;
+
+Vectors vectors(const Strided& strided) {
+    return {at<void>(std::get<0>(strided)), std::get<1>(strided), std::get<2>(strided)};
+}
+
+void rms_norm(Program* program, const std::string& isa, const Strided& x, uintptr_t weight, const Strided& y,
+              int64_t num_tokens, int64_t num_heads, int64_t width, float eps, bool bfloat16, int num_threads) {
+    NormCall call{vectors(x), vectors(y), at<void>(weight), num_tokens, num_heads, width, eps, bfloat16};
+    submit(program, threads_for(num_tokens * num_heads * width, num_threads), set_named(isa).rms_norm, call);
+}
+
+void rope(Program* program, const std::string& isa, const Strided& x, uintptr_t cos, uintptr_t sin, int64_t num_tokens,
+          int64_t num_heads, int64_t half, bool bfloat16, int num_threads) {
+    RopeCall call{vectors(x), at<void>(cos), at<void>(sin), num_tokens, num_heads, half, bfloat16};
+    submit(program, threads_for(num_tokens * num_heads * 2 * half, num_threads), set_named(isa).rope, call);
+}
+
+void gated(Program* program, const std::string& isa, const Strided& gate, const Strided& up, const Strided& y,
+           int64_t num_tokens, int64_t width, Activation activation, bool bfloat16, int num_threads) {
+    GateCall call{vectors(gate), vectors(up), vectors(y), num_tokens, width, activation, bfloat16};
+    submit(program, threads_for(4 * num_tokens * width, num_threads), set_named(isa).gated, call);
+}
+
+void write_kv(Program* program, const std::string& isa, const Strided& key, const Strided& value, uintptr_t key_cache,
+              uintptr_t value_cache, uintptr_t slots, int64_t num_tokens, int64_t num_heads, int64_t width, bool bfloat16,
+              int num_threads) {
+    WriteCall call{vectors(key),       vectors(value), at<void>(key_cache), at<void>(value_cache),
+                   at<int64_t>(slots), num_tokens,     num_heads,           width,
+                   bfloat16};
+    submit(program, threads_for(2 * num_tokens * num_heads * width, num_threads), set_named(isa).write_kv, call);
+}
+
+void add(Program* program, const std::string& isa, const Strided& x, const Strided& z, const Strided& y,
+         int64_t num_tokens, int64_t width, bool bfloat16, int num_threads) {
+    AddCall call{vectors(x), vectors(z), vectors(y), num_tokens, width, bfloat16};
+    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).add, call);
+}
+
+void gather(Program* program, const std::string& isa, uintptr_t table, uintptr_t indices, uintptr_t y, int64_t num_tokens,
+            int64_t width, bool bfloat16, int num_threads) {
+    GatherCall call{at<void>(table), at<int64_t>(indices), at<void>(y), num_tokens, width, bfloat16};
+    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).gather, call);
+}
+
+void scale(Program* program, const std::string& isa, const Strided& x, const Strided& y, int64_t num_tokens, int64_t width,
+           float factor, bool bfloat16, int num_threads) {
+    ScaleCall call{vectors(x), vectors(y), num_tokens, width, factor, bfloat16};
+    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).scale, call);
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
     module.doc() = "Native CPU kernels; quire.kernels.native is their face.";
+    nb::class_<Program>(module, "Program")
+        .def(nb::init<>())
+        .def("run", &Program::run, nb::arg("num_threads"), nb::call_guard<nb::gil_scoped_release>())
+        .def("__len__", &Program::size);
+    nb::enum_<Activation>(module, "Activation")
+        .value("silu", Activation::silu)
+        .value("gelu_tanh", Activation::gelu_tanh)
+        .value("relu", Activation::relu);
     module.def("instruction_sets", &names);
-    module.def("attend", &attend, nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("query"),
-               nb::arg("query_stride"), nb::arg("key"), nb::arg("value"), nb::arg("output"), nb::arg("block_tables"),
-               nb::arg("max_blocks"), nb::arg("query_starts"), nb::arg("context_lens"), nb::arg("num_rows"),
-               nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"),
-               nb::arg("scale"), nb::arg("softcap"), nb::arg("window"), nb::arg("num_threads"));
+    module.def("attend", &attend, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"),
+               nb::arg("query"), nb::arg("query_stride"), nb::arg("key"), nb::arg("value"), nb::arg("output"),
+               nb::arg("block_tables"), nb::arg("max_blocks"), nb::arg("query_starts"), nb::arg("context_lens"),
+               nb::arg("num_rows"), nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"),
+               nb::arg("head_dim"), nb::arg("scale"), nb::arg("softcap"), nb::arg("window"), nb::arg("num_threads"));
+    module.def("quantized_linear", &quantized_linear, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"),
+               nb::arg("panels"), nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"),
+               nb::arg("num_outputs"), nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"),
+               nb::arg("zero"), nb::arg("has_minimum"), nb::arg("x"), nb::arg("x_stride"), nb::arg("x_bfloat16"),
+               nb::arg("bias"), nb::arg("bias_bfloat16"), nb::arg("y"), nb::arg("y_stride"), nb::arg("y_bfloat16"), nb::arg("scratch"),
+               nb::arg("num_rows"), nb::arg("num_threads"));
+    module.def("panel_rows", &panel_rows, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("panels"),
+               nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"), nb::arg("num_outputs"),
+               nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"), nb::arg("zero"),
+               nb::arg("has_minimum"), nb::arg("indices"), nb::arg("num_indices"), nb::arg("y"), nb::arg("y_bfloat16"),
+               nb::arg("num_threads"));
+    module.def("rms_norm", &rms_norm, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("weight"),
+               nb::arg("y"), nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("width"), nb::arg("eps"),
+               nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("rope", &rope, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("cos"), nb::arg("sin"),
+               nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("half"), nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("gated", &gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("gate"), nb::arg("up"), nb::arg("y"),
+               nb::arg("num_tokens"), nb::arg("width"), nb::arg("activation"), nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("write_kv", &write_kv, nb::arg("program").none(), nb::arg("isa"), nb::arg("key"), nb::arg("value"),
+               nb::arg("key_cache"), nb::arg("value_cache"), nb::arg("slots"), nb::arg("num_tokens"), nb::arg("num_heads"),
+               nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("add", &add, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("z"), nb::arg("y"),
+               nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("gather", &gather, nb::arg("program").none(), nb::arg("isa"), nb::arg("table"), nb::arg("indices"),
+               nb::arg("y"), nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("scale", &scale, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
+               nb::arg("num_tokens"), nb::arg("width"), nb::arg("factor"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("logits", &logits, nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("x"), nb::arg("weight"),
                nb::arg("y"), nb::arg("num_rows"), nb::arg("num_features"), nb::arg("num_outputs"), nb::arg("num_threads"));
 }

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "team.h"
+
 // Inside the instruction set's namespace: one program holds a copy of these functions for each.
 namespace quire::QUIRE_ISA {
 
@@ -131,6 +133,13 @@ inline void transpose(Floats (&rows)[LANES]) {
             if (!(i & STEP)) exchange<STEP>(rows[i], rows[i + STEP], std::make_index_sequence<LANES>());
         transpose<2 * STEP>(rows);
     }
+}
+
+// Each of `count` numbers to one member of the team: neighbours to the same one.
+template <typename Function>
+inline void share(const Team& team, int64_t count, Function&& function) {
+    int64_t last = count * (team.thread + 1) / team.size;
+    for (int64_t i = count * team.thread / team.size; i < last; ++i) function(i);
 }
 
 // Memory for vectors. A type of this instruction set's own, so that no other one's file shares std::vector's code for it.

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError
 
 Task = Literal["generate", "embed"]
@@ -52,6 +53,12 @@ class EngineConfig:
         choices=("auto", *get_args(Task)),
     )
     dtype: DType = knob("auto", "dtype of weights, activations and KV", choices=get_args(DType))
+    quantization: Quantization = knob(
+        "none",
+        "weights as floats of the dtype (none) or in the few bits a GGUF file has them in (stored): a quarter of the"
+        " memory and faster, with activations rounded to 8 bits",
+        choices=get_args(Quantization),
+    )
     max_model_len: int | None = knob(
         None, "longest prompt + output in tokens (default: what the model and memory allow)"
     )
@@ -66,6 +73,7 @@ class EngineConfig:
         "lru", "which cached block goes first", choices=get_args(EvictionPolicyName)
     )
     enable_chunked_prefill: bool = knob(True, "split long prompts over steps so that decodes never wait for them")
+    enforce_eager: bool = knob(False, "every step goes through Python: nothing is recorded and run as a program")
     backend: Backend = knob(
         "auto",
         "kernels and attention: cpu is native and the fastest, torch needs no compiler, reference is bitwise reproducible",
@@ -185,6 +193,8 @@ class WorkerConfig:
 
     model: str
     dtype: Literal["float32", "bfloat16", "float16"]
+    quantization: Quantization
+    enforce_eager: bool
     backend: Literal["cpu", "torch", "reference"]
     num_threads: int
     max_num_seqs: int

@@ -17,6 +17,8 @@ EXAMPLES: dict[str, tuple[list[str], Any]] = {
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
     "max_model_len": (["--max-model-len", "99"], 99),
     "block_size": (["--block-size", "8"], 8),
+    "quantization": (["--quantization", "stored"], "stored"),
+    "enforce_eager": (["--enforce-eager"], True),
     "num_blocks": (["--num-blocks", "50"], 50),
     "memory_utilization": (["--memory-utilization", "0.5"], 0.5),
     "max_num_batched_tokens": (["--max-num-batched-tokens", "64"], 64),

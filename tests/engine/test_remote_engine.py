@@ -122,6 +122,8 @@ def test_leaving_a_stream_frees_its_blocks(tiny_llama: Path, tmp_path: Path) -> 
             assert not output.finished
             break
         left.set()
+        while service._engine.has_unfinished:
+            await asyncio.sleep(0.01)
 
     run(tiny_llama, tmp_path, body)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import torch
@@ -101,7 +102,9 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 def make_model(name: str, seed: int = 0) -> PreTrainedModel:
     """Norms and biases are random too: transformers starts them at 1 and 0, where a mix-up would not show."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name], attn_implementation="eager").eval()
+    # A copy: models write into their config (the dtype they are saved in).
+    config = copy.deepcopy(CONFIGS[name])
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:

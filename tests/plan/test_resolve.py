@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig
+from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError, OutOfMemoryError
 from quire.plan.machine import Machine
 from quire.plan.resolve import resolve
@@ -38,6 +39,26 @@ def test_what_is_given_is_kept_and_needs_no_reason(smollm2_config: ModelConfig, 
     config = resolve(EngineConfig(**GIVEN), smollm2_config, machine)
     assert {name: getattr(config, name) for name in GIVEN} == GIVEN
     assert config.reasons == ()
+
+
+def test_weights_are_floats_unless_their_stored_bits_are_asked_for(
+    smollm2_config: ModelConfig, machine: Machine
+) -> None:
+    needs = {
+        quantization: resolve(EngineConfig(quantization=quantization), smollm2_config, machine).memory.need.weights
+        for quantization in get_args(Quantization)
+    }
+    assert needs == {"none": smollm2_config.num_parameters() * 2, "stored": smollm2_config.quantized_bytes}
+    assert resolve(EngineConfig(), smollm2_config, machine).quantization == "none"
+
+
+@pytest.mark.parametrize(("quantized", "backend"), [(False, "auto"), (True, "torch")])
+def test_stored_bits_that_are_not_there_or_cannot_be_multiplied_are_refused(
+    smollm2_config: ModelConfig, machine: Machine, quantized: bool, backend: Any
+) -> None:
+    model = replace(smollm2_config, quantized_bytes=97_000_000 if quantized else None)
+    with pytest.raises(InvalidRequestError, match=r"not stored in few bits|backend torch has no kernels"):
+        resolve(EngineConfig(quantization="stored", backend=backend), model, machine)
 
 
 def test_the_scheduler_gets_its_knobs(smollm2_config: ModelConfig, machine: Machine) -> None:
@@ -103,7 +124,7 @@ def test_the_context_is_cut_to_fit_and_says_so(smollm2_config: ModelConfig, mach
 def test_a_given_context_that_does_not_fit_is_an_error_with_the_remedy(
     smollm2_config: ModelConfig, machine: Machine
 ) -> None:
-    need = resolve(EngineConfig(), smollm2_config, machine).memory.need
+    need = resolve(EngineConfig(dtype="bfloat16"), smollm2_config, machine).memory.need
     small = replace(machine, free_memory=need.total - need.kv_cache // 4)
     asked = EngineConfig(dtype="bfloat16", max_model_len=8192, memory_utilization=1.0, max_num_seqs=256)
     with pytest.raises(OutOfMemoryError, match=r"lower max_model_len from 8192 to \d+|lower the concurrency"):

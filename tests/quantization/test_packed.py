@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.quantization.stored_weights import FloatWeight
 
 from quire.kernels.reference import ReferenceOps
 from quire.kernels.torch_ops import TorchOps, cpu_capabilities, multiplies_natively
@@ -24,9 +25,9 @@ def test_as_unpacked(dtype: torch.dtype, num_rows: int, num_outputs: int, num_in
     bias = torch.randn(num_outputs, generator=generator).to(dtype) if with_bias else None
     # Every second row of a wider matrix: rows need not lie next to each other.
     x = torch.randn(2 * num_rows, num_inputs, generator=generator).to(dtype)[::2]
-    method = Packed()
-    loaded = method.create_weights(num_outputs, num_inputs, dtype).copy_(weight)
-    y = method.apply(x, method.process_after_loading(loaded), bias)
+    method = Packed(TorchOps())
+    halves = [FloatWeight(part) for part in (weight[:7], weight[7:])]
+    y = method.apply(x, method.load(halves, dtype), bias)
     expected = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
     assert y.dtype == dtype
     assert y.shape == (num_rows, num_outputs)
@@ -37,15 +38,15 @@ def test_as_unpacked(dtype: torch.dtype, num_rows: int, num_outputs: int, num_in
 
 def test_reference_stays_unpacked() -> None:
     """Its sums have an order of their own (ADR 5)."""
-    assert isinstance(select_method(ReferenceOps(), torch.float32), Unquantized)
+    assert type(select_method(ReferenceOps(), torch.float32, "none")) is Unquantized
 
 
 def test_dtype_the_machine_lacks_stays_unpacked() -> None:
     assert not multiplies_natively(torch.bfloat16, frozenset())
     native = multiplies_natively(torch.float16, cpu_capabilities())
-    assert isinstance(select_method(TorchOps(), torch.float16), Unquantized) is not native
+    assert isinstance(select_method(TorchOps(), torch.float16, "none"), Packed) is native
 
 
 def test_float32_is_packed_with_torch_operators() -> None:
     packs = torch._C._has_mkldnn
-    assert isinstance(select_method(TorchOps(), torch.float32), Packed) is packs
+    assert isinstance(select_method(TorchOps(), torch.float32, "none"), Packed) is packs

@@ -6,7 +6,6 @@ import torch
 
 from quire.attention.backend import AttentionCapabilities, AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
-from quire.attention.kv_write import write_kv
 from quire.core.native import has_native_module
 from quire.kernels import native
 
@@ -33,7 +32,7 @@ class CpuBackend:
         batch: ForwardBatch,
     ) -> torch.Tensor:
         rows = batch.groups[batch.layer_groups[shape.layer]]
-        write_kv(cache, key, value, rows.slots)
+        native.write_kv(key, value, cache.key, cache.value, rows.slots)
         if self.name not in batch.scratch:
             batch.scratch[self.name] = (torch.tensor(batch.query_starts), torch.tensor(batch.context_lens))
         query_starts, context_lens = batch.scratch[self.name]

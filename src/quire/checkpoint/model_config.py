@@ -121,7 +121,7 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     quantized_bytes: int | None = None
-    """Bytes of the tensors in the file, where they are quantized (GGUF)."""
+    """Bytes of the weights kept in the file's few bits, where it has such (GGUF)."""
     pooling: PoolingConfig | None = None
     num_token_types: int = 0
     """Rows of the table of token types (BERT), added to every embedding; 0 without one."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.mapped_file import MappedFile
+from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.safetensors_header import SafetensorsTensor, read_safetensors_header
 from quire.checkpoint.weights import TensorInfo
 from quire.errors import CheckpointError, UnsupportedModelError
@@ -55,6 +56,12 @@ class SafetensorsFiles:
         row_size = math.prod(row_shape)
         offset = tensor.offset + start * row_size * dtype.itemsize
         return file.array(dtype, offset, (stop - start) * row_size).reshape(stop - start, *row_shape)
+
+    def is_quantized(self, name: str) -> bool:
+        return False
+
+    def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
+        raise NotImplementedError(f"safetensors files hold no types of few bits, and {name} is of none.")
 
     def close(self) -> None:
         for file in self._files:

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.quantized import QuantizedRows
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -32,6 +34,12 @@ class WeightSource(Protocol):
         float32 and float16 come as such, bfloat16 as uint16 holding its bits. Quantized types are dequantized to
         float32. May be a view of the file: the caller copies and never writes.
         """
+
+    def is_quantized(self, name: str) -> bool:
+        """Whether `read_quantized` has the tensor: stored in a type of few bits, its rows being rows of the file."""
+
+    def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
+        """Rows [start, stop) as they are stored."""
 
     def close(self) -> None: ...
 

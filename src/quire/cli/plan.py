@@ -10,6 +10,7 @@ from quire.checkpoint.checkpoint import open_checkpoint
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
 from quire.config import EngineConfig
 from quire.errors import InvalidRequestError
+from quire.plan.backend import check_quantization, choose_backend
 from quire.plan.dtype import choose_dtype
 from quire.plan.machine import read_machine
 from quire.plan.memory import Demand, plan_memory
@@ -22,7 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="full-length sequences at once (1)")
     parser.add_argument("--memory", metavar="SIZE", help="such as 8GiB (default: what the engine would take here)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    add_engine_flags(parser, ("dtype", "max_model_len", "block_size", "max_num_batched_tokens", "memory_utilization"))
+    add_engine_flags(
+        parser,
+        (
+            "dtype",
+            "quantization",
+            "backend",
+            "max_model_len",
+            "block_size",
+            "max_num_batched_tokens",
+            "memory_utilization",
+        ),
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -34,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
     budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)
     demand = Demand(
         dtype="float32",
+        quantization=config.quantization,
         max_model_len=config.max_model_len or model.default_context,
         concurrency=args.concurrency,
         max_num_seqs=args.concurrency,
@@ -42,6 +55,7 @@ def run(args: argparse.Namespace) -> None:
         enable_chunked_prefill=not model.is_encoder,
     )
     dtype, reason = choose_dtype(config, model, machine, demand, budget)
+    check_quantization(config, model, choose_backend(config, model, machine, dtype)[0])
     plan = plan_memory(model, replace(demand, dtype=dtype), budget)
     if args.json:
         print(json.dumps({"model": config.model, **asdict(plan), "fits": plan.fits}, indent=2))

@@ -122,6 +122,8 @@ def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConf
     return WorkerConfig(
         model=config.model,
         dtype=resolved.dtype,
+        quantization=resolved.quantization,
+        enforce_eager=resolved.enforce_eager,
         backend=resolved.backend,
         num_threads=resolved.num_threads,
         max_num_seqs=resolved.scheduler.max_num_seqs,
@@ -132,7 +134,7 @@ def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConf
 def _kv_cache_manager(resolved: ResolvedConfig, identity: str) -> KVCacheManager:
     return KVCacheManager(
         resolved.kv_cache,
-        model_identity=f"{identity}/{resolved.dtype}",
+        model_identity=f"{identity}/{resolved.dtype}/{resolved.quantization}",
         enable_prefix_caching=resolved.scheduler.enable_prefix_caching,
         eviction_policy=resolved.scheduler.eviction_policy,
     )

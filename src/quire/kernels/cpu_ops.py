@@ -13,3 +13,12 @@ class CpuOps(TorchOps):
 
     def logits(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return native.logits(x, weight)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return native.rms_norm(x, weight, eps)
+
+    def rope(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        return native.rope_(x, cos, sin)
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
+        return native.gated(gate, up, kind) if kind in native.GATES else super().gated(gate, up, kind)

@@ -6,15 +6,21 @@ import ctypes
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
 from quire.core.native import MAX_HEADS_PER_KV_HEAD, has_native_module
+from quire.kernels.panels import PanelWeight
+from quire.kernels.recording import Recording, current_recording, empty
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
+GATES = frozenset({"silu", "gelu_tanh", "relu"})
+"""Activations that `gated` has."""
 
 
 @cache
@@ -55,8 +61,9 @@ def paged_attention(
     if query.stride()[1:] != (head_dim, 1):
         query = query.contiguous()
     block_tables = block_tables.contiguous()
-    output = query.new_empty(num_tokens, num_heads, head_dim)
+    output = empty((num_tokens, num_heads, head_dim), query.dtype)
     _module().attend(
+        _program(),
         isa=instruction_set or instruction_sets()[0],
         bfloat16=query.dtype == torch.bfloat16,
         query=query.data_ptr(),
@@ -104,6 +111,286 @@ def logits(x: torch.Tensor, weight: torch.Tensor, *, instruction_set: str | None
         num_threads=torch.get_num_threads(),
     )
     return y
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / rms(x) * weight over the last dimension of [T, D] or [T, H, D] (csrc/row_ops.cpp), contiguous."""
+    assert weight.dtype == x.dtype
+    heads = x.unsqueeze(1) if x.dim() == 2 else x
+    if heads.stride(2) != 1:
+        heads = heads.contiguous()
+    num_tokens, num_heads, width = heads.shape
+    assert weight.shape == (width,)
+    y = empty(tuple(x.shape), x.dtype)
+    out = (y.data_ptr(), num_heads * width, width)
+    num_threads, bfloat16 = torch.get_num_threads(), _is_bfloat16(x)
+    _module().rms_norm(
+        _program(),
+        instruction_sets()[0],
+        _strided(heads),
+        weight.data_ptr(),
+        out,
+        num_tokens,
+        num_heads,
+        width,
+        eps,
+        bfloat16,
+        num_threads,
+    )
+    return y
+
+
+def rope_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotates [T, H, D] in place, by halves of the first 2 S values (csrc/row_ops.cpp); cos, sin [T, S]."""
+    (num_tokens, num_heads, width), half = x.shape, cos.shape[1]
+    assert x.stride(2) == 1
+    assert 2 * half <= width
+    assert cos.shape == sin.shape == (num_tokens, half)
+    assert cos.dtype == sin.dtype == x.dtype
+    cos, sin = cos.contiguous(), sin.contiguous()
+    num_threads, bfloat16 = torch.get_num_threads(), _is_bfloat16(x)
+    _module().rope(
+        _program(),
+        instruction_sets()[0],
+        _strided(x),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        num_tokens,
+        num_heads,
+        half,
+        bfloat16,
+        num_threads,
+    )
+    return x
+
+
+def gated(gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
+    """activation(gate) * up, each [T, D] (csrc/row_ops.cpp); `kind` is one of GATES."""
+    assert gate.shape == up.shape
+    assert gate.dtype == up.dtype
+    assert gate.stride(1) == up.stride(1) == 1
+    num_tokens, width = gate.shape
+    y = empty((num_tokens, width), gate.dtype)
+    _module().gated(
+        _program(),
+        instruction_sets()[0],
+        (gate.data_ptr(), gate.stride(0), 0),
+        (up.data_ptr(), up.stride(0), 0),
+        (y.data_ptr(), width, 0),
+        num_tokens,
+        width,
+        getattr(_module().Activation, kind),
+        _is_bfloat16(gate),
+        torch.get_num_threads(),
+    )
+    return y
+
+
+def write_kv(
+    key: torch.Tensor, value: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, slots: torch.Tensor
+) -> None:
+    """key, value [T, H, D] to int64 slots [T] of the caches [num_blocks, block_size, H, D] (csrc/row_ops.cpp)."""
+    num_tokens, num_heads, width = key.shape
+    assert value.shape == key.shape
+    assert key.dtype == value.dtype == key_cache.dtype == value_cache.dtype
+    assert key_cache.shape[2:] == value_cache.shape[2:] == (num_heads, width)
+    assert key_cache.is_contiguous()
+    assert value_cache.is_contiguous()
+    assert slots.dtype == torch.int64
+    assert slots.shape == (num_tokens,)
+    assert slots.is_contiguous()
+    assert key.stride(2) == value.stride(2) == 1
+    _module().write_kv(
+        _program(),
+        instruction_sets()[0],
+        _strided(key),
+        _strided(value),
+        key_cache.data_ptr(),
+        value_cache.data_ptr(),
+        slots.data_ptr(),
+        num_tokens,
+        num_heads,
+        width,
+        _is_bfloat16(key),
+        torch.get_num_threads(),
+    )
+
+
+def add(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """x + z, each [T, D] (csrc/row_ops.cpp)."""
+    assert x.shape == z.shape
+    assert x.dtype == z.dtype
+    assert x.stride(1) == z.stride(1) == 1
+    num_tokens, width = x.shape
+    y = empty((num_tokens, width), x.dtype)
+    _module().add(
+        _program(),
+        instruction_sets()[0],
+        (x.data_ptr(), x.stride(0), 0),
+        (z.data_ptr(), z.stride(0), 0),
+        (y.data_ptr(), width, 0),
+        num_tokens,
+        width,
+        _is_bfloat16(x),
+        torch.get_num_threads(),
+    )
+    return y
+
+
+def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """x * factor, [T, D] (csrc/row_ops.cpp)."""
+    assert x.stride(1) == 1
+    num_tokens, width = x.shape
+    y = empty((num_tokens, width), x.dtype)
+    out = (y.data_ptr(), width, 0)
+    num_threads, bfloat16 = torch.get_num_threads(), _is_bfloat16(x)
+    _module().scale(
+        _program(),
+        instruction_sets()[0],
+        (x.data_ptr(), x.stride(0), 0),
+        out,
+        num_tokens,
+        width,
+        factor,
+        bfloat16,
+        num_threads,
+    )
+    return y
+
+
+def gather(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """Rows of a contiguous table [V, D] by int64 [T] -> [T, D] (csrc/row_ops.cpp)."""
+    assert table.is_contiguous()
+    assert indices.dtype == torch.int64
+    assert indices.is_contiguous()
+    num_tokens, width = indices.shape[0], table.shape[1]
+    y = empty((num_tokens, width), table.dtype)
+    _module().gather(
+        _program(),
+        instruction_sets()[0],
+        table.data_ptr(),
+        indices.data_ptr(),
+        y.data_ptr(),
+        num_tokens,
+        width,
+        _is_bfloat16(table),
+        torch.get_num_threads(),
+    )
+    return y
+
+
+def new_recording() -> Recording:
+    """Enter it, compute, leave it; then `run` its program, as often as wanted, with new numbers in the same tensors."""
+    aten = torch.ops.aten
+    translated: dict[Any, Callable[..., torch.Tensor]] = {
+        aten.add.Tensor: add,
+        aten.mul.Tensor: scale,
+        aten.index_select.default: lambda table, _, indices: gather(table, indices),
+    }
+    return Recording(_module().Program(), translated)
+
+
+def run(recording: Recording) -> None:
+    recording.program.run(torch.get_num_threads())
+
+
+def _program() -> Any:
+    """What the kernels are recorded into; None where they are to run."""
+    recording = current_recording()
+    return None if recording is None else recording.program
+
+
+def _strided(x: torch.Tensor) -> tuple[int, int, int]:
+    return x.data_ptr(), x.stride(0), x.stride(1)
+
+
+def _is_bfloat16(x: torch.Tensor) -> bool:
+    assert x.dtype in DTYPES
+    return x.dtype == torch.bfloat16
+
+
+def quantized_linear(
+    x: torch.Tensor,
+    weight: PanelWeight,
+    bias: torch.Tensor | None = None,
+    output: torch.Tensor | None = None,
+    *,
+    instruction_set: str | None = None,
+) -> torch.Tensor:
+    """x [T, K] @ weight.T + bias -> [T, N], multiplied as 8-bit integers (csrc/quantized.cpp).
+
+    x and `output` are each of a dtype of DTYPES, `output` x's unless given; its rows may lie apart. bias [N].
+    Activations are rounded to 8 bits, with a scale for each of the weight's groups of inputs of each row.
+    A row's result has the same bits whatever the other rows are, with any number of threads.
+    """
+    num_rows, num_inputs = x.shape
+    layout = weight.layout
+    y = empty((num_rows, layout.num_outputs), x.dtype) if output is None else output
+    assert num_inputs == layout.num_inputs
+    assert y.shape == (num_rows, layout.num_outputs)
+    assert x.dtype in DTYPES
+    assert y.dtype in DTYPES
+    assert y.stride(1) == 1
+    assert bias is None or (
+        bias.dtype == torch.float32 and bias.shape == (layout.num_outputs,) and bias.is_contiguous()
+    )
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    scratch = empty((num_rows * (num_inputs + 8 * num_inputs // layout.group_size),), torch.uint8)
+    _module().quantized_linear(
+        _program(),
+        isa=instruction_set or instruction_sets()[0],
+        **_panel_arguments(weight),
+        x=x.data_ptr(),
+        x_stride=x.stride(0),
+        x_bfloat16=x.dtype == torch.bfloat16,
+        bias=0 if bias is None else bias.data_ptr(),
+        bias_bfloat16=bias is not None and _is_bfloat16(bias),
+        scratch=scratch.data_ptr(),
+        y=y.data_ptr(),
+        y_stride=y.stride(0),
+        y_bfloat16=y.dtype == torch.bfloat16,
+        num_rows=num_rows,
+        num_threads=torch.get_num_threads(),
+    )
+    return y
+
+
+def panel_rows(weight: PanelWeight, indices: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of a quantized weight as floats: int64 [T] -> [T, K] of a dtype of DTYPES."""
+    assert indices.dtype == torch.int64
+    assert dtype in DTYPES
+    indices = indices.contiguous()
+    y = empty((indices.shape[0], weight.layout.num_inputs), dtype)
+    _module().panel_rows(
+        _program(),
+        isa=instruction_sets()[0],
+        **_panel_arguments(weight),
+        indices=indices.data_ptr(),
+        num_indices=indices.shape[0],
+        y=y.data_ptr(),
+        y_bfloat16=dtype == torch.bfloat16,
+        num_threads=torch.get_num_threads(),
+    )
+    return y
+
+
+def _panel_arguments(weight: PanelWeight) -> dict[str, int | bool]:
+    layout = weight.layout
+    assert weight.panels.is_contiguous()
+    assert weight.panels.shape == (layout.num_panels, layout.panel_bytes)
+    return {
+        "panels": weight.panels.data_ptr(),
+        "panel_bytes": layout.panel_bytes,
+        "header_offset": layout.header_offset,
+        "num_inputs": layout.num_inputs,
+        "num_outputs": layout.num_outputs,
+        "bits": layout.bits,
+        "group_size": layout.group_size,
+        "groups_per_block": layout.groups_per_block,
+        "zero": layout.zero,
+        "has_minimum": layout.has_minimum,
+    }
 
 
 @cache

@@ -35,7 +35,10 @@ class Ops(Protocol):
         """(x - mean) / std * weight + bias over the last dimension (Ba et al. 2016)."""
 
     def rope(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """[T, heads, head_dim] rotated by halves; cos, sin [T, rotary_dim / 2]; the rest of head_dim passes through."""
+        """[T, heads, head_dim] rotated by halves; cos, sin [T, rotary_dim / 2]; the rest of head_dim passes through.
+
+        x is given up: the result may be in its memory.
+        """
 
     def activate(self, x: torch.Tensor, kind: str) -> torch.Tensor:
         """silu, gelu, gelu_tanh or relu, element by element."""

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from quire.kernels.ops import Ops
+from quire.quantization.method import Table
 
 
 class Head:
-    """`weight` [vocab_size, hidden]; often the embedding's own memory."""
+    """`table` [vocab_size, hidden] is often the embedding's own."""
 
-    __slots__ = ("_ops", "weight")
+    __slots__ = ("table",)
 
-    def __init__(self, ops: Ops, weight: torch.Tensor) -> None:
-        self._ops = ops
-        self.weight = weight
+    def __init__(self, table: Table) -> None:
+        self.table = table
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[L, hidden] -> float32 [L, vocab_size]."""
-        return self._ops.logits(x, self.weight)
+        return self.table.logits(x)

@@ -10,7 +10,7 @@ from quire.quantization.method import QuantMethod
 
 
 class Linear:
-    """`weight` is what the method's `process_after_loading` returned."""
+    """`weight` is what the method's `load` returned."""
 
     __slots__ = ("bias", "method", "weight")
 

@@ -28,9 +28,13 @@ class RotaryEmbedding:
 
     def rotation(self, positions: torch.Tensor, longest: int) -> Rotation:
         """`positions` int64 [T], all below `longest`."""
+        self.reach(longest)
+        return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+
+    def reach(self, longest: int) -> None:
+        """Make the table long enough for all positions below `longest`."""
         while self._cos.shape[0] < longest:
             self._grow()
-        return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
 
     def _grow(self) -> None:
         size = self._cos.shape[0]

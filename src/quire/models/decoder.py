@@ -107,6 +107,11 @@ class Decoder:
             x = layer.forward(x, rotations, cache, batch)
         return x if self.final_norm is None else self.final_norm.forward(x)
 
+    def prepare(self, longest: int) -> None:
+        """Make all tables for positions below `longest`: they stay where they are from then on."""
+        for rope in self.ropes:
+            rope.reach(longest)
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[L, D] -> float32 [L, V]."""
         if self.output_projection is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
+from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.weights import WeightSource
 from quire.errors import CheckpointError
 
@@ -86,6 +87,24 @@ class WeightLoader:
             self._check_finite(name, part, chunk)
         self._left.discard(self._stored_name(name))
 
+    def quantized(self, name: str, num_rows: int) -> Iterator[QuantizedRows] | None:
+        """A tensor as it is stored, so many rows at a time; None where that is as floats.
+
+        Raises CheckpointError naming the tensor if a scale is not finite.
+        """
+        stored = self._stored_name(name)
+        return self._quantized_chunks(name, num_rows) if self._source.is_quantized(stored) else None
+
+    def _quantized_chunks(self, name: str, num_rows: int) -> Iterator[QuantizedRows]:
+        stored = self._stored_name(name)
+        last = self._source.info(stored).shape[0]
+        for start in range(0, last, num_rows):
+            rows = self._source.read_quantized(stored, start, min(start + num_rows, last))
+            if not rows.finite:
+                raise self._not_finite(name)
+            yield rows
+        self._left.discard(stored)
+
     def drop_copy(self, name: str, kept: torch.Tensor) -> None:
         """Accept a second copy of a tensor that the config says is shared. Raises CheckpointError if it differs."""
         self.check_shape(name, tuple(kept.shape))
@@ -131,7 +150,10 @@ class WeightLoader:
                 f"{self._checkpoint}: tensor {name} has values beyond the range of {loaded.dtype};"
                 " load it with dtype bfloat16 or float32."
             )
-        raise CheckpointError(
+        raise self._not_finite(name)
+
+    def _not_finite(self, name: str) -> CheckpointError:
+        return CheckpointError(
             f"{self._checkpoint}: tensor {name} has values that are infinite or not numbers; fetch the file again."
         )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from quire.attention.backend import AttentionBackend, AttentionShape
 from quire.checkpoint.model_config import ModelConfig, RopeConfig, StoredRopeScaling
+from quire.checkpoint.quantized import QuantizedRows
+from quire.core.quantization import Quantization
 from quire.kernels.ops import Ops
 from quire.layers.attention import Attention, QKNorm
 from quire.layers.embedding import Embedding
@@ -17,7 +20,25 @@ from quire.layers.mlp import MLP, GatedMLP
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rope import RotaryEmbedding
 from quire.models.loader import WeightLoader
+from quire.quantization.method import DenseTable
 from quire.quantization.select import select_method
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTensor:
+    """A StoredWeight."""
+
+    _loader: WeightLoader
+    _name: str
+    num_outputs: int
+    num_inputs: int
+    _transposed: bool
+
+    def fill(self, destination: torch.Tensor) -> None:
+        self._loader.fill(destination, self._name, transposed=self._transposed)
+
+    def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
+        return None if self._transposed else self._loader.quantized(self._name, num_rows)
 
 
 class ModelParts:
@@ -33,6 +54,7 @@ class ModelParts:
         ops: Ops,
         backend: AttentionBackend,
         *,
+        quantization: Quantization = "none",
         transposed: bool = False,
         norm_offset: float = 0.0,
     ) -> None:
@@ -40,7 +62,7 @@ class ModelParts:
         self._loader = loader
         self._ops = ops
         self._backend = backend
-        self._method = select_method(ops, loader.dtype)
+        self._method = select_method(ops, loader.dtype, quantization)
         self._transposed = transposed
         self._norm_offset = norm_offset
         self._ropes: list[RopeConfig] = list(
@@ -49,11 +71,12 @@ class ModelParts:
 
     def embedding(self, name: str) -> Embedding:
         shape = (self.config.vocab_size, self.config.embedding_dim or self.config.hidden_size)
-        return Embedding(self._ops, self._loader.take(f"{name}.weight", shape))
+        return Embedding(self._method.load_table(self._tensor(f"{name}.weight", *shape), self._loader.dtype))
 
     def positions(self, name: str) -> Embedding:
         shape = (self.config.num_positions, self.config.hidden_size)
-        return Embedding(self._ops, self._loader.take(f"{name}.weight", shape), self.config.position_offset)
+        table = DenseTable(self._ops, self._loader.take(f"{name}.weight", shape))
+        return Embedding(table, self.config.position_offset)
 
     def table(self, name: str, num_rows: int) -> torch.Tensor:
         """[num_rows, D]."""
@@ -65,12 +88,13 @@ class ModelParts:
 
     def head(self, name: str, embedding: Embedding) -> Head:
         """The projection to the vocabulary, which shares the embedding's memory where the config ties them."""
-        weight, name = embedding.weight, f"{name}.weight"
+        table, name = embedding.table, f"{name}.weight"
         if not self.config.tie_word_embeddings:
-            weight = self._loader.take(name, tuple(weight.shape))
-        elif self._loader.has(name):
-            self._loader.drop_copy(name, weight)
-        return Head(self._ops, weight)
+            width = self.config.embedding_dim or self.config.hidden_size
+            table = self._method.load_table(self._tensor(name, self.config.vocab_size, width), self._loader.dtype)
+        elif self._loader.has(name) and table.weight is not None:
+            self._loader.drop_copy(name, table.weight)
+        return Head(table)
 
     def ropes(self) -> list[RotaryEmbedding]:
         """The distinct rotary embeddings of the layers."""
@@ -134,17 +158,21 @@ class ModelParts:
 
     def linear(self, names: Sequence[str], num_outputs: Sequence[int], num_inputs: int, *, bias: bool) -> Linear:
         """One linear layer whose outputs are those of all the named ones, in order."""
-        for name, rows in zip(names, num_outputs, strict=True):
-            self._loader.check_shape(f"{name}.weight", (rows, num_inputs), transposed=self._transposed)
-        weight = self._method.create_weights(sum(num_outputs), num_inputs, self._loader.dtype)
-        for name, part in zip(names, torch.split_with_sizes(weight, num_outputs), strict=True):
-            self._loader.fill(part, f"{name}.weight", transposed=self._transposed)
+        parts = [
+            self._tensor(f"{name}.weight", rows, num_inputs, transposed=self._transposed)
+            for name, rows in zip(names, num_outputs, strict=True)
+        ]
+        weight = self._method.load(parts, self._loader.dtype)
         biases = None
         if bias:
             biases = torch.empty(sum(num_outputs), dtype=self._loader.dtype)
             for name, part in zip(names, torch.split_with_sizes(biases, num_outputs), strict=True):
                 self._loader.fill(part, f"{name}.bias")
-        return Linear(self._method, self._method.process_after_loading(weight), biases)
+        return Linear(self._method, weight, biases)
+
+    def _tensor(self, name: str, num_outputs: int, num_inputs: int, *, transposed: bool = False) -> LoadedTensor:
+        self._loader.check_shape(name, (num_outputs, num_inputs), transposed=transposed)
+        return LoadedTensor(self._loader, name, num_outputs, num_inputs, transposed)
 
     def _stored_divisors(self, rope: RopeConfig) -> torch.Tensor | None:
         if not isinstance(rope.scaling, StoredRopeScaling):

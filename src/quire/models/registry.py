@@ -13,6 +13,7 @@ from quire.attention.backend import AttentionBackend, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.checkpoint.checkpoint import Checkpoint
 from quire.checkpoint.model_config import ModelConfig
+from quire.core.quantization import Quantization
 from quire.kernels.ops import Ops
 from quire.models import bert, gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
 from quire.models.loader import WeightLoader
@@ -25,6 +26,9 @@ class Model(Protocol):
 
     def forward(self, batch: ForwardBatch, kv: list[LayerKVCache]) -> torch.Tensor:
         """Hidden states [T, D] of the step; writes its K and V into `kv`, one cache a layer."""
+
+    def prepare(self, longest: int) -> None:
+        """Make all tables for positions below `longest`: they stay where they are from then on."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[L, D] -> float32 [L, V]."""
@@ -69,18 +73,29 @@ ENCODERS: dict[str, ModelFamily[Encoder]] = {
 }
 
 
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops, attention: AttentionBackend) -> Model:
+def load_model(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    ops: Ops,
+    attention: AttentionBackend,
+    quantization: Quantization = "none",
+) -> Model:
     """A decoder. Raises CheckpointError where files and config do not fit together."""
-    return _load(FAMILIES[checkpoint.config.family], checkpoint, dtype, ops, attention)
+    return _load(FAMILIES[checkpoint.config.family], checkpoint, dtype, ops, attention, quantization)
 
 
 def load_encoder(checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops, attention: AttentionBackend) -> Encoder:
     """Raises CheckpointError where files and config do not fit together."""
-    return _load(ENCODERS[checkpoint.config.family], checkpoint, dtype, ops, attention)
+    return _load(ENCODERS[checkpoint.config.family], checkpoint, dtype, ops, attention, "none")
 
 
 def _load(
-    family: ModelFamily[Kind], checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops, attention: AttentionBackend
+    family: ModelFamily[Kind],
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    ops: Ops,
+    attention: AttentionBackend,
+    quantization: Quantization,
 ) -> Kind:
     with closing(checkpoint.open_weights()) as source:
         loader = WeightLoader(source, checkpoint.name, dtype, family.prefix)
@@ -89,6 +104,7 @@ def _load(
             loader,
             ops,
             attention,
+            quantization=quantization,
             transposed=family.transposed,
             norm_offset=family.norm_offset,
         )

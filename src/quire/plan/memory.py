@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from quire.checkpoint.model_config import ModelConfig
 from quire.core.kv_layout import bytes_per_block, group_layers, num_blocks_per_sequence
+from quire.core.quantization import Quantization
 from quire.plan.activations import activation_bytes
 from quire.plan.sizes import MIB, format_size
 
@@ -32,6 +33,7 @@ class Demand:
 
     dtype: str
     max_model_len: int
+    quantization: Quantization = "none"
     concurrency: int = 1
     max_num_seqs: int = 256
     block_size: int = 16
@@ -101,7 +103,7 @@ def memory_need(model: ModelConfig, demand: Demand) -> MemoryNeed:
     """Bytes of each part at its peak."""
     size = BYTES_PER_ELEMENT[demand.dtype]
     return MemoryNeed(
-        weights=model.num_parameters() * size,
+        weights=weight_bytes(model, demand),
         kv_cache=num_kv_blocks(model, demand) * block_bytes(model, demand),
         activations=activation_bytes(
             model,
@@ -112,6 +114,12 @@ def memory_need(model: ModelConfig, demand: Demand) -> MemoryNeed:
         ),
         runtime=RUNTIME_BYTES + model.vocab_size * TOKENIZER_BYTES_PER_TOKEN,
     )
+
+
+def weight_bytes(model: ModelConfig, demand: Demand) -> int:
+    if demand.quantization == "stored" and model.quantized_bytes is not None:
+        return model.quantized_bytes
+    return model.num_parameters() * BYTES_PER_ELEMENT[demand.dtype]
 
 
 def block_bytes(model: ModelConfig, demand: Demand) -> int:

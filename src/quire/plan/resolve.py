@@ -7,8 +7,8 @@ from dataclasses import replace
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig, SchedulerConfig, Task
 from quire.core.kv_layout import make_kv_cache_config
-from quire.core.native import MAX_HEADS_PER_KV_HEAD
 from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModelError
+from quire.plan.backend import ResolvedBackend, check_quantization, choose_backend
 from quire.plan.dtype import ResolvedDType, choose_dtype
 from quire.plan.machine import Machine
 from quire.plan.memory import (
@@ -22,7 +22,7 @@ from quire.plan.memory import (
     num_kv_blocks,
     plan_memory,
 )
-from quire.plan.resolved_config import ResolvedBackend, ResolvedConfig
+from quire.plan.resolved_config import ResolvedConfig
 from quire.plan.sizes import format_size
 
 TYPICAL_SEQUENCE_TOKENS = 512
@@ -51,6 +51,8 @@ class _Resolver:
     def resolve(self) -> ResolvedConfig:
         task = self._task()
         dtype = self._dtype()
+        backend = self._backend(dtype)
+        check_quantization(self.config, self.model, backend)
         demand = self._with_context(self._whole_context(dtype))
         kv_cache = make_kv_cache_config(
             self.model.kv_specs(),
@@ -62,10 +64,12 @@ class _Resolver:
             model=self.config.model,
             task=task,
             dtype=dtype,
+            quantization=self.config.quantization,
+            enforce_eager=self.config.enforce_eager,
             max_model_len=demand.max_model_len,
             kv_cache=kv_cache,
             scheduler=self._scheduler(demand.max_model_len),
-            backend=self._backend(dtype),
+            backend=backend,
             num_threads=self._num_threads(),
             seed=self.config.seed,
             memory=plan_memory(self.model, demand, self.budget),
@@ -88,28 +92,10 @@ class _Resolver:
         return dtype
 
     def _backend(self, dtype: ResolvedDType) -> ResolvedBackend:
-        """`cpu` where its kernels were built, for decoders of the dtypes they have; `torch` elsewhere."""
-        lacking = self._native_lack(dtype)
-        if self.config.backend == "cpu" and lacking is not None:
-            raise InvalidRequestError(f"backend cpu cannot be used: {lacking}.", field="backend", value="cpu")
-        if self.config.backend != "auto":
-            return self.config.backend
-        if lacking is None:
-            self.reasons.append("backend cpu: native attention, the fastest; torch does the rest.")
-            return "cpu"
-        self.reasons.append(f"backend torch: {lacking}.")
-        return "torch"
-
-    def _native_lack(self, dtype: ResolvedDType) -> str | None:
-        if not self.machine.native_kernels:
-            return "the native kernels, which are faster, were not built; install a C++ compiler and quire again"
-        if self.model.is_encoder:
-            return "the native kernels have no attention for encoders"
-        if self.model.num_heads > MAX_HEADS_PER_KV_HEAD * self.model.num_kv_heads:
-            return f"native attention takes at most {MAX_HEADS_PER_KV_HEAD} query heads a KV head"
-        if dtype == "float16":
-            return "the native kernels have no float16; choose dtype bfloat16 or float32 for them"
-        return None
+        backend, reason = choose_backend(self.config, self.model, self.machine, dtype)
+        if reason is not None:
+            self.reasons.append(reason)
+        return backend
 
     def _num_threads(self) -> int:
         if self.config.num_threads is not None:
@@ -122,6 +108,7 @@ class _Resolver:
         """The least that must fit: one sequence of the whole context."""
         return Demand(
             dtype=dtype,
+            quantization=self.config.quantization,
             max_model_len=self.config.max_model_len or self.model.default_context,
             concurrency=1,
             max_num_seqs=self.config.max_num_seqs,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from quire.config import SchedulerConfig, Task
 from quire.core.kv_layout import KVCacheConfig, num_blocks_per_sequence
+from quire.core.quantization import Quantization
+from quire.plan.backend import ResolvedBackend
 from quire.plan.dtype import ResolvedDType
 from quire.plan.memory import MemoryPlan
-
-ResolvedBackend = Literal["cpu", "torch", "reference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +19,8 @@ class ResolvedConfig:
     model: str
     task: Task
     dtype: ResolvedDType
+    quantization: Quantization
+    enforce_eager: bool
     max_model_len: int
     kv_cache: KVCacheConfig
     scheduler: SchedulerConfig

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from quire.kernels.torch_ops import cpu_capabilities, multiplies_natively
+from quire.quantization.method import StoredWeight, Unquantized, load_dense
 
 PACKED_FOR_ROWS = 32
 """The layout hardly depends on it: what was packed for 32 rows is as fast at 1 and at 2,048."""
 
 
-class Packed:
+class Packed(Unquantized):
     """Values and dtype stay; only their order in memory changes. The loaded weight is dropped."""
 
     @staticmethod
@@ -18,11 +21,8 @@ class Packed:
         """Where torch multiplies, in a dtype that this CPU multiplies in itself."""
         return ops in ("cpu", "torch") and torch._C._has_mkldnn and multiplies_natively(dtype, cpu_capabilities())
 
-    def create_weights(self, num_outputs: int, num_inputs: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(num_outputs, num_inputs, dtype=dtype)
-
-    def process_after_loading(self, weight: torch.Tensor) -> torch.Tensor:
-        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)
+    def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> torch.Tensor:
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(load_dense(parts, dtype), PACKED_FOR_ROWS)
         return packed
 
     def apply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

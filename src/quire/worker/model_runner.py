@@ -16,6 +16,7 @@ from quire.sampling.logprobs import prompt_logprobs
 from quire.sampling.sampler import Sampler
 from quire.worker.kv_cache import KVCache
 from quire.worker.row_table import Row, RowTable
+from quire.worker.step_programs import StepPrograms
 
 PROMPT_LOGPROBS_CHUNK = 128
 """Positions whose logits over the vocabulary are held at once."""
@@ -32,7 +33,10 @@ class ModelRunner:
         max_num_seqs: int,
         max_model_len: int,
         grammars: Grammars | None = None,
+        *,
+        records_steps: bool = False,
     ) -> None:
+        """`records_steps`: those that can be run as programs, without Python."""
         self._model = model
         self._kv = kv
         self._block_size = kv_config.block_size
@@ -40,6 +44,9 @@ class ModelRunner:
         self._table = RowTable(kv_config, max_num_seqs, max_model_len, grammars)
         group_of_layer = {layer: g for g, group in enumerate(kv_config.groups) for layer in group.layers}
         self._layer_groups = [group_of_layer[layer] for layer in range(len(group_of_layer))]
+        self._programs = (
+            StepPrograms(model, kv, self._layer_groups, max_model_len, self._block_size) if records_steps else None
+        )
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -49,11 +56,15 @@ class ModelRunner:
             if row_plan.samples:
                 row.sampling.prepare()
         batch = self._gather(plan.rows, rows)
-        hidden = self._model.forward(batch, self._kv.layers)
+        hidden = self._forward(batch)
         results = [RowResult(row_plan.seq_id, []) for row_plan in plan.rows]
         self._sample(plan.rows, rows, hidden, batch, results)
         self._prompt_logprobs(plan.rows, rows, hidden, batch, results)
         return StepResult(plan.step_id, results)
+
+    def _forward(self, batch: ForwardBatch) -> torch.Tensor:
+        hidden = None if self._programs is None else self._programs.forward(batch)
+        return self._model.forward(batch, self._kv.layers) if hidden is None else hidden
 
     def _apply_changes(self, plan: StepPlan) -> None:
         for seq_id in plan.released_seq_ids:

@@ -27,14 +27,22 @@ class Worker:
         self._dtype = DTYPES[config.dtype]
         attention = select_backend(config.backend, self._dtype, checkpoint.config)
         with memory_for_loading():
-            self._model = load_model(checkpoint, self._dtype, select_ops(config.backend), attention)
+            ops = select_ops(config.backend)
+            self._model = load_model(checkpoint, self._dtype, ops, attention, config.quantization)
         self._runner: ModelRunner | None = None
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         kv = KVCache(config, self._model.config.num_layers, self._dtype)
         grammars = Grammars(lambda: open_checkpoint(self._config.model).tokenizer, self._model.config.vocab_size)
         self._runner = ModelRunner(
-            self._model, config, kv, self._config.max_num_seqs, self._config.max_model_len, grammars
+            self._model,
+            config,
+            kv,
+            self._config.max_num_seqs,
+            self._config.max_model_len,
+            grammars,
+            # Products of floats are oneDNN's, which cannot be recorded.
+            records_steps=self._config.quantization == "stored" and not self._config.enforce_eager,
         )
 
     def execute(self, plan: StepPlan) -> StepResult:

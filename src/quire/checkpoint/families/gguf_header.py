@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.gguf import GGUFTensor
+from quire.checkpoint.gguf.block_codes import CODE_TYPES
 from quire.errors import CheckpointError
 
 FILE_TYPE_DTYPES = {0: "float32", 1: "float16", 32: "bfloat16"}
@@ -44,10 +46,10 @@ class GGUFHeader:
         return FILE_TYPE_DTYPES.get(self._file_type(), "float32")
 
     def quantized_bytes(self) -> int | None:
-        """Bytes of all tensors; None where the file is not quantized."""
+        """Bytes of all tensors kept in few bits; None where the file is not quantized."""
         if self._file_type() in FILE_TYPE_DTYPES:
             return None
-        return sum(tensor.num_bytes for tensor in self._tensors.values())
+        return sum(_bytes_kept(tensor) for tensor in self._tensors.values())
 
     def bos_token_id(self) -> int | None:
         return self._general.optional_integer("tokenizer.ggml.bos_token_id", minimum=0)
@@ -60,3 +62,9 @@ class GGUFHeader:
     def _file_type(self) -> int:
         """Files without the key are taken for quantized: most are."""
         return self._general.integer("general.file_type", 2, minimum=0)
+
+
+def _bytes_kept(tensor: GGUFTensor) -> int:
+    """What is not stored in codes becomes floats, of four bytes at most."""
+    codes = CODE_TYPES.get(tensor.type.name) if len(tensor.shape) == 2 else None
+    return round(math.prod(tensor.shape) * (4 if codes is None else codes.bytes_per_value))

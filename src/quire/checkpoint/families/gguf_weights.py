@@ -11,6 +11,7 @@ from quire.checkpoint.families.gguf_names import TensorOrigin, match_names
 from quire.checkpoint.families.registry import FAMILIES
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.model_config import ModelConfig
+from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.weights import TensorInfo
 from quire.errors import CheckpointError
 
@@ -49,6 +50,20 @@ class GGUFWeights:
             return self._read_rotary_rows(origin, origin.rule.rotary_heads, start, stop)
         rows = self._file.read_rows(origin.gguf, start, stop)
         return rows + np.float32(origin.rule.offset) if origin.rule.offset else rows
+
+    def is_quantized(self, name: str) -> bool:
+        rule = self._origin(name).rule
+        return not rule.transposed and not rule.offset and self._file.has_codes(self._origin(name).gguf)
+
+    def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
+        origin = self._origin(name)
+        rows = np.arange(start, stop)
+        if origin.rule.rotary_heads is not None:
+            # As in `_read_rotary_rows`: row j of a head's first half is row 2 j of the file, of its second row 2 j + 1.
+            head_dim = self._file.tensors[origin.gguf].shape[0] // origin.rule.rotary_heads
+            head, row = np.divmod(rows, head_dim)
+            rows = head * head_dim + row % (head_dim // 2) * 2 + row // (head_dim // 2)
+        return self._file.read_codes(origin.gguf, rows)
 
     def close(self) -> None:
         self._transposed = None

@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.gguf.block_codes import CODE_TYPES
 from quire.checkpoint.gguf.cursor import Cursor
 from quire.checkpoint.gguf.metadata import MIN_PAIR_BYTES, MetadataValue, read_metadata
 from quire.checkpoint.gguf.tensor_table import MIN_ENTRY_BYTES, GGUFTensor, read_tensor_table
 from quire.checkpoint.mapped_file import MappedFile
+from quire.checkpoint.quantized import QuantizedRows
 from quire.errors import CheckpointError, UnsupportedModelError
 
 _MAGIC = b"GGUF"
@@ -53,6 +55,20 @@ class GGUFFile:
         row_values = math.prod(tensor.shape[1:])
         values = self._read_values(tensor, start * row_values, stop * row_values)
         return values.reshape(stop - start, *tensor.shape[1:])
+
+    def has_codes(self, name: str) -> bool:
+        """Whether `read_codes` has the tensor."""
+        tensor = self._tensor(name)
+        return tensor.type.name in CODE_TYPES and len(tensor.shape) == 2
+
+    def read_codes(self, name: str, rows: npt.NDArray[np.int64]) -> QuantizedRows:
+        """The given rows of a tensor, as integers and their scales. Raises CheckpointError if there is no such tensor."""
+        tensor = self._tensor(name)
+        num_blocks = tensor.shape[1] // tensor.type.num_values
+        first, last = int(rows.min()), int(rows.max()) + 1
+        offset = tensor.offset + first * num_blocks * tensor.type.num_bytes
+        blocks = self._file.array(tensor.type.layout, offset, (last - first) * num_blocks)
+        return CODE_TYPES[tensor.type.name].rows(blocks.reshape(last - first, num_blocks)[rows - first])
 
     def close(self) -> None:
         self._file.close()

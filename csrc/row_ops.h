@@ -1,0 +1,75 @@
+// What is done to each token by itself: norms, rotation, gates, and its way into the cache.
+#pragma once
+
+#include <cstdint>
+
+namespace quire {
+
+// T tokens, H vectors of D values each; strides are in elements. All memory holds float32, or all bfloat16.
+struct Vectors {
+    void* data;
+    int64_t token_stride, head_stride;
+};
+
+struct NormCall {
+    Vectors x, y;
+    const void* weight;  // [D]
+    int64_t num_tokens, num_heads, width;
+    float eps;
+    bool bfloat16;
+};
+
+// The first 2 S of D values are rotated in place, value i with value S + i.
+struct RopeCall {
+    Vectors x;
+    const void* cos;  // [T, S]
+    const void* sin;
+    int64_t num_tokens, num_heads, half;
+    bool bfloat16;
+};
+
+enum class Activation { silu, gelu_tanh, relu };
+
+// y = activation(gate) * up, each [T, D].
+struct GateCall {
+    Vectors gate, up, y;
+    int64_t num_tokens, width;
+    Activation activation;
+    bool bfloat16;
+};
+
+// K and V of each token to its slot.
+struct WriteCall {
+    Vectors key, value;
+    void* key_cache;  // [slots, H, D]
+    void* value_cache;
+    const int64_t* slots;  // [T]
+    int64_t num_tokens, num_heads, width;
+    bool bfloat16;
+};
+
+// y = x + z, each [T, D].
+struct AddCall {
+    Vectors x, z, y;
+    int64_t num_tokens, width;
+    bool bfloat16;
+};
+
+// y = x * factor, each [T, D].
+struct ScaleCall {
+    Vectors x, y;
+    int64_t num_tokens, width;
+    float factor;
+    bool bfloat16;
+};
+
+// Rows of a table [V, D] to y [T, D].
+struct GatherCall {
+    const void* table;
+    const int64_t* indices;  // [T]
+    void* y;
+    int64_t num_tokens, width;
+    bool bfloat16;
+};
+
+}  // namespace quire

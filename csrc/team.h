@@ -1,0 +1,43 @@
+// The threads that compute together: each runs the same kernels, and takes its part of each.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace quire {
+
+// What the members of a team share.
+struct Meeting {
+    std::atomic<int> num_waiting{0};
+    std::atomic<int> round{0};
+    std::atomic<int64_t> next{0};
+};
+
+// One member. Compiled once, for every processor: nothing here may be inlined into an instruction set's files.
+struct Team {
+    int thread, size;
+    Meeting* meeting;
+
+    // Until all have come. What one wrote before is what the others read after.
+    void wait() const;
+    // The numbers from 0 on, each to one member, whoever asks first. Begins again after each `wait`.
+    int64_t take() const;
+};
+
+// Runs `work` on so many threads of OpenMP's.
+void run_on_team(int num_threads, const std::function<void(const Team&)>& work);
+
+// Kernels in a row with their arguments, recorded once and run many times by one team: a step of a model.
+class Program {
+public:
+    void add(std::function<void(const Team&)> kernel) { kernels_.push_back(std::move(kernel)); }
+    void run(int num_threads) const;
+    int64_t size() const { return static_cast<int64_t>(kernels_.size()); }
+
+private:
+    std::vector<std::function<void(const Team&)>> kernels_;
+};
+
+}  // namespace quire

@@ -1,0 +1,133 @@
+"""Weights of 4 or 8 bits in the order that the native kernel reads them (csrc/quantized.h): 16 outputs side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from quire.checkpoint.quantized import QuantizedRows
+
+PANEL = 16
+QUAD = 4
+LINE = 64
+"""A panel begins on a cache line, and so do its headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelLayout:
+    """How the rows of one weight lie in its panels. Sizes are in bytes."""
+
+    num_outputs: int
+    num_inputs: int
+    bits: int
+    zero: int
+    group_size: int
+    groups_per_block: int
+    has_minimum: bool
+
+    @property
+    def num_panels(self) -> int:
+        return -(-self.num_outputs // PANEL)
+
+    @property
+    def header_offset(self) -> int:
+        """Where a panel's codes end and its scales begin."""
+        return _whole_lines(self.num_inputs * PANEL * self.bits // 8)
+
+    @property
+    def panel_bytes(self) -> int:
+        return self.header_offset + _whole_lines(self.num_blocks * self.header_bytes)
+
+    @property
+    def num_blocks(self) -> int:
+        """Of one output."""
+        return self.num_inputs // (self.group_size * self.groups_per_block)
+
+    @property
+    def header_bytes(self) -> int:
+        """Of one block: its float16 scales, and those of its groups, if it has several."""
+        small = self.groups_per_block if self.groups_per_block > 1 else 0
+        return (2 + small) * PANEL * (2 if self.has_minimum else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PanelWeight:
+    """[num_outputs, num_inputs], uint8 [num_panels, panel_bytes]; the first panel begins on a cache line."""
+
+    panels: torch.Tensor
+    layout: PanelLayout
+
+
+def empty_panels(layout: PanelLayout) -> PanelWeight:
+    """Memory for a weight; `fill_panels` writes it. torch aligns it to a line."""
+    return PanelWeight(torch.empty(layout.num_panels, layout.panel_bytes, dtype=torch.uint8), layout)
+
+
+def join_panels(first: PanelWeight, second: PanelWeight) -> PanelWeight | None:
+    """The outputs of both in order; None where their layouts differ or the first ends within a panel."""
+    num_outputs = first.layout.num_outputs
+    if num_outputs % PANEL or replace(second.layout, num_outputs=num_outputs) != first.layout:
+        return None
+    layout = replace(first.layout, num_outputs=num_outputs + second.layout.num_outputs)
+    return PanelWeight(torch.cat((first.panels, second.panels)), layout)
+
+
+def layout_of(rows: QuantizedRows, num_outputs: int) -> PanelLayout:
+    """For a weight of `num_outputs` such rows."""
+    return PanelLayout(
+        num_outputs=num_outputs,
+        num_inputs=rows.codes.shape[1],
+        bits=rows.bits,
+        zero=rows.zero,
+        group_size=rows.group_size,
+        groups_per_block=rows.groups_per_block,
+        has_minimum=rows.minimum is not None,
+    )
+
+
+def fill_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: QuantizedRows) -> None:
+    """Write whole panels: `panels` [n, panel_bytes] for up to 16 n rows; outputs that there are not become zeros."""
+    num_panels = len(panels)
+    codes_end = layout.num_inputs * PANEL * layout.bits // 8
+    panels[:, :codes_end] = _codes(rows, num_panels)
+    header = panels[:, layout.header_offset : layout.header_offset + layout.num_blocks * layout.header_bytes]
+    parts = [_by_panel(rows.scale, num_panels).view(np.uint8)]
+    if rows.minimum is not None:
+        parts.append(_by_panel(rows.minimum, num_panels).view(np.uint8))
+    if rows.group_scale is not None:
+        small = [_by_panel(rows.group_scale, num_panels)]
+        if rows.group_minimum is not None:
+            small.append(_by_panel(rows.group_minimum, num_panels))
+        # [panels, groups, PANEL] each -> a group's scales, then its minima, group by group in each block
+        joined = np.concatenate(small, axis=2).reshape(num_panels, layout.num_blocks, -1)
+        parts.append(joined.view(np.uint8))
+    header[...] = np.concatenate(parts, axis=2).reshape(num_panels, -1)
+
+
+def _codes(rows: QuantizedRows, num_panels: int) -> npt.NDArray[np.uint8]:
+    """[panels, bytes]: quad by quad, four codes of each output."""
+    num_quads = rows.codes.shape[1] // QUAD
+    codes = _padded(rows.codes, num_panels).reshape(num_panels, PANEL, num_quads, QUAD).swapaxes(1, 2)
+    if rows.bits == 4:
+        pairs = codes.reshape(num_panels, num_quads // 2, 2, PANEL, QUAD)
+        codes = pairs[:, :, 0] | (pairs[:, :, 1] << np.uint8(4))
+    return codes.reshape(num_panels, -1)
+
+
+def _by_panel(numbers: npt.NDArray[Any], num_panels: int) -> npt.NDArray[Any]:
+    """[rows, G] -> [panels, G, PANEL]."""
+    padded = _padded(numbers, num_panels)
+    return np.ascontiguousarray(padded.reshape(num_panels, PANEL, -1).swapaxes(1, 2))
+
+
+def _padded(numbers: npt.NDArray[Any], num_panels: int) -> npt.NDArray[Any]:
+    missing = num_panels * PANEL - len(numbers)
+    return np.pad(numbers, ((0, missing), (0, 0))) if missing else numbers
+
+
+def _whole_lines(num_bytes: int) -> int:
+    return -(-num_bytes // LINE) * LINE

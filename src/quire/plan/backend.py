@@ -1,0 +1,60 @@
+"""Which kernels run, and whether they multiply the checkpoint's own bits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from quire.checkpoint.model_config import ModelConfig
+from quire.config import EngineConfig
+from quire.core.native import MAX_HEADS_PER_KV_HEAD
+from quire.errors import InvalidRequestError
+from quire.plan.dtype import ResolvedDType
+from quire.plan.machine import Machine
+
+ResolvedBackend = Literal["cpu", "torch", "reference"]
+
+
+def choose_backend(
+    config: EngineConfig, model: ModelConfig, machine: Machine, dtype: ResolvedDType
+) -> tuple[ResolvedBackend, str | None]:
+    """`cpu` where its kernels were built, for decoders of the dtypes they have; `torch` elsewhere.
+
+    With the reason, where it was not given. Raises InvalidRequestError for a `cpu` that cannot be.
+    """
+    lacking = _native_lack(model, machine, dtype)
+    if config.backend == "cpu" and lacking is not None:
+        raise InvalidRequestError(f"backend cpu cannot be used: {lacking}.", field="backend", value="cpu")
+    if config.backend != "auto":
+        return config.backend, None
+    if lacking is None:
+        return "cpu", "backend cpu: the native kernels, which are the fastest; torch does the rest."
+    return "torch", f"backend torch: {lacking}."
+
+
+def check_quantization(config: EngineConfig, model: ModelConfig, backend: ResolvedBackend) -> None:
+    """Raises InvalidRequestError where weights are to be kept as stored and cannot be."""
+    if config.quantization == "none":
+        return
+    lacking = None
+    if model.quantized_bytes is None:
+        lacking = f"{config.model} is not stored in few bits"
+    elif backend != "cpu":
+        lacking = f"backend {backend} has no kernels for weights of few bits; choose backend cpu"
+    if lacking is not None:
+        raise InvalidRequestError(
+            f"quantization {config.quantization} cannot be used: {lacking}.",
+            field="quantization",
+            value=config.quantization,
+        )
+
+
+def _native_lack(model: ModelConfig, machine: Machine, dtype: ResolvedDType) -> str | None:
+    if not machine.native_kernels:
+        return "the native kernels, which are faster, were not built; install a C++ compiler and quire again"
+    if model.is_encoder:
+        return "the native kernels have no attention for encoders"
+    if model.num_heads > MAX_HEADS_PER_KV_HEAD * model.num_kv_heads:
+        return f"native attention takes at most {MAX_HEADS_PER_KV_HEAD} query heads a KV head"
+    if dtype == "float16":
+        return "the native kernels have no float16; choose dtype bfloat16 or float32 for them"
+    return None

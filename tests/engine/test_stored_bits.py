@@ -1,0 +1,74 @@
+"""The real models with their weights as stored: near the floats, and the same bits however a step is put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.core.native import has_native_module
+from quire.core.outputs import RequestOutput
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built"),
+]
+
+PROMPTS = [list(range(40 + 7 * i, 40 + 7 * i + length)) for i, length in enumerate((5, 90, 33, 17, 150))]
+PARAMS = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, logprobs=2)
+
+
+def answers(outputs: Sequence[RequestOutput]) -> list[Any]:
+    """Tokens, and logprobs to the last bit."""
+    return [
+        (
+            output.outputs[0].token_ids,
+            [sorted((t, e.logprob) for t, e in p.items()) for p in output.outputs[0].logprobs],
+        )
+        for output in outputs
+        if output.outputs[0].logprobs is not None
+    ]
+
+
+def run(model: str, prompts: list[list[int]] = PROMPTS, **config: Any) -> list[Any]:
+    with LLM(model, quantization="stored", num_blocks=400, enable_prefix_caching=False, **config) as llm:
+        found = answers(llm.generate(prompts, PARAMS, use_tqdm=False))  # type: ignore[arg-type]
+        programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
+        assert (programs is None) is config.get("enforce_eager", False)
+        assert programs is None or programs._programs
+        return found
+
+
+@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
+def test_the_bits_do_not_depend_on_batch_chunks_threads_or_programs(model: str, request: pytest.FixtureRequest) -> None:
+    name: str = request.getfixturevalue(model)
+    expected = run(name)
+    assert len(expected) == len(PROMPTS)
+    assert run(name, enforce_eager=True) == expected
+    assert run(name, max_num_batched_tokens=16, num_threads=1) == expected
+    assert run(name, max_num_seqs=1) == expected
+    with LLM(name, quantization="stored", num_blocks=400) as llm:
+        warm = [llm.generate(PROMPTS, PARAMS, use_tqdm=False) for _ in range(2)]  # type: ignore[arg-type]
+    assert [answers(outputs) for outputs in warm] == [expected] * 2
+
+
+@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
+def test_texts_are_as_likely_as_with_floats(model: str, request: pytest.FixtureRequest) -> None:
+    """Mean logprob of a text: 8-bit activations may cost 1 % of perplexity; a short text is judged more mildly."""
+    name: str = request.getfixturevalue(model)
+    text = "The sun rose over the sea, and the fishermen went out in their boats as they did every morning. " * 3
+    means = {}
+    for quantization in ("none", "stored"):
+        with LLM(name, dtype="float32", quantization=quantization, num_blocks=100) as llm:
+            output = llm.generate(text, SamplingParams(max_tokens=1, prompt_logprobs=0), use_tqdm=False)[0]
+        assert output.prompt_logprobs is not None
+        likely = [
+            position[token].logprob
+            for token, position in zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
+            if position
+        ]
+        means[quantization] = sum(likely) / len(likely)
+    assert means["none"] != means["stored"]
+    assert abs(means["none"] - means["stored"]) < 0.05

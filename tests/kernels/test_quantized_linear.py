@@ -1,0 +1,143 @@
+"""Weights of few bits, each type and instruction set, against float64 products of what the type stands for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.checkpoint.gguf.block_codes import CODE_TYPES
+from quire.checkpoint.gguf.block_types import BLOCK_TYPES
+from quire.core.native import has_native_module
+from quire.kernels import native
+from quire.kernels.panels import PANEL, PanelWeight, empty_panels, fill_panels, join_panels, layout_of
+
+pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+
+INSTRUCTION_SETS = native.instruction_sets()
+TYPES = {block_type.name: block_type for block_type in BLOCK_TYPES.values() if block_type.name in CODE_TYPES}
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+
+
+def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> tuple[PanelWeight, torch.Tensor]:
+    """Random bits with scales of a sensible size, as panels and as floats."""
+    rng = np.random.default_rng(seed)
+    block_type = TYPES[name]
+    raw = rng.integers(0, 256, (num_outputs * num_blocks, block_type.num_bytes), dtype=np.uint8)
+    blocks = raw.view(block_type.layout).reshape(-1)
+    for field in {"d", "m", "dmin"} & set(block_type.layout.names or ()):
+        blocks[field] = rng.uniform(-0.01, 0.01, len(blocks)).astype(np.float16)
+    floats = torch.from_numpy(block_type.dequantize(blocks).reshape(num_outputs, -1))
+    rows = CODE_TYPES[name].rows(blocks.reshape(num_outputs, num_blocks))
+    weight = empty_panels(layout_of(rows, num_outputs))
+    fill_panels(weight.panels.numpy(), weight.layout, rows)
+    return weight, floats
+
+
+def rounded(x: torch.Tensor, group_size: int) -> torch.Tensor:
+    """The torch twin of what the kernel does to activations, in float64."""
+    groups = x.double().view(len(x), -1, group_size)
+    scale = groups.abs().amax(-1, keepdim=True) / 127
+    return torch.where(scale > 0, (groups / scale).round() * scale, 0.0).view(x.shape)
+
+
+def assert_close(found: torch.Tensor, x: torch.Tensor, weight: PanelWeight, floats: torch.Tensor) -> None:
+    expected = rounded(x, weight.layout.group_size) @ floats.double().T
+    # A value half-way between two codes may go either way: the kernel divides in float32.
+    step = x.double().abs().amax() / 127 * floats.double().abs().amax()
+    limit = TOLERANCE[found.dtype] * expected.abs().amax() + step
+    assert ((found.double() - expected).abs() <= limit).all()
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: str, dtype: torch.dtype) -> None:
+    weight, floats = make_weight(name, 72, 512 // TYPES[name].num_values)
+    x = torch.randn(11, 512, generator=torch.Generator().manual_seed(1)).to(dtype)
+    found = native.quantized_linear(x, weight, instruction_set=instruction_set)
+    assert found.dtype == dtype
+    assert_close(found, x, weight, floats)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_rows_come_back_as_the_type_defines_them(name: str) -> None:
+    """Bit for bit in float32: nothing is rounded on the way into panels."""
+    weight, floats = make_weight(name, 37, 3 * 256 // TYPES[name].num_values)
+    indices = torch.tensor([36, 0, 15, 16, 36])
+    found = native.panel_rows(weight, indices, torch.float32)
+    assert torch.equal(found, floats[indices])
+    assert torch.equal(native.panel_rows(weight, indices, torch.bfloat16), floats[indices].bfloat16())
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", TYPES)
+def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instruction_set: str) -> None:
+    weight, _ = make_weight(name, 80, 512 // TYPES[name].num_values)
+    x = torch.randn(70, 512, generator=torch.Generator().manual_seed(2))
+    together = native.quantized_linear(x, weight, instruction_set=instruction_set)
+    threads = torch.get_num_threads()
+    try:
+        for num_threads in (1, 2, 3):
+            torch.set_num_threads(num_threads)
+            for first, last in ((0, 1), (5, 6), (3, 12), (20, 53), (0, 70)):
+                alone = native.quantized_linear(x[first:last], weight, instruction_set=instruction_set)
+                assert torch.equal(alone, together[first:last])
+    finally:
+        torch.set_num_threads(threads)
+
+
+@given(
+    name=st.sampled_from(sorted(TYPES)),
+    instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
+    num_rows=st.integers(0, 20),
+    num_outputs=st.integers(1, 70),
+    num_blocks=st.integers(1, 3),
+    has_bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_any_shape_writes_its_outputs_and_nothing_else(
+    name: str, instruction_set: str, num_rows: int, num_outputs: int, num_blocks: int, has_bias: bool, seed: int
+) -> None:
+    weight, floats = make_weight(name, num_outputs, num_blocks, seed)
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(num_rows, weight.layout.num_inputs, generator=generator)
+    bias = torch.randn(num_outputs, generator=generator) if has_bias else None
+    memory = torch.full((num_rows, num_outputs + 2), torch.nan)
+    output = memory[:, 1:-1]
+    native.quantized_linear(x, weight, bias, output, instruction_set=instruction_set)
+    assert memory[:, [0, -1]].isnan().all()
+    if num_rows:
+        assert_close(output - (0 if bias is None else bias), x, weight, floats)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_values_that_are_not_finite_stay_in_their_row_and_are_seen(bad: float) -> None:
+    weight, _ = make_weight("Q4_1", 32, 4)
+    x = torch.randn(5, 128)
+    good = native.quantized_linear(x, weight)
+    x[2, 70] = bad
+    found = native.quantized_linear(x, weight)
+    assert not found[2].isfinite().any()
+    kept = [0, 1, 3, 4]
+    assert torch.equal(found[kept], good[kept])
+
+
+def test_a_row_of_zeros_gives_the_bias() -> None:
+    weight, _ = make_weight("Q8_0", 32, 4)
+    bias = torch.randn(32)
+    assert torch.equal(native.quantized_linear(torch.zeros(1, 128), weight, bias)[0], bias)
+
+
+def test_joined_panels_are_one_weight() -> None:
+    first, _ = make_weight("Q4_1", 2 * PANEL, 4)
+    second, _ = make_weight("Q4_1", 21, 4, seed=1)
+    joined = join_panels(first, second)
+    assert joined is not None
+    x = torch.randn(3, 128)
+    apart = torch.cat([native.quantized_linear(x, weight) for weight in (first, second)], 1)
+    assert torch.equal(native.quantized_linear(x, joined), apart)
+    assert join_panels(second, first) is None, "the first ends within a panel"
+    assert join_panels(first, make_weight("Q4_0", 16, 4)[0]) is None

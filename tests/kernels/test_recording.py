@@ -1,0 +1,104 @@
+"""What is recorded runs later, with the numbers that are there then, and gives the bits of the eager kernels."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from quire.core.native import has_native_module
+from quire.kernels import native
+from quire.kernels.recording import Arena, NotRecordable, current_recording
+
+pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+
+
+def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Norms, views, sums, a product with a number and a gate, as layers use them."""
+    hidden = native.rms_norm(x, weight, 1e-5) * 0.25
+    for _ in range(5):
+        gate, up = hidden.chunk(2, dim=-1)
+        gated = native.gated(gate, up, "silu")
+        hidden = native.rms_norm(hidden + x, weight, 1e-5)
+        hidden = hidden.view(len(x), 2, -1).flatten(1) + x
+    return native.gated(gated, gated, "relu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("num_threads", [1, 2])
+@torch.inference_mode()
+def test_a_program_computes_what_the_kernels_compute(dtype: torch.dtype, num_threads: int) -> None:
+    x, weight = torch.zeros(7, 96, dtype=dtype), torch.randn(96).to(dtype)
+    recording = native.new_recording()
+    with recording:
+        y = block(x, weight)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(num_threads)
+        for seed in range(3):
+            x.copy_(torch.randn(7, 96, generator=torch.Generator().manual_seed(seed)))
+            native.run(recording)
+            assert torch.equal(y, block(x, weight))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@torch.inference_mode()
+def test_rows_of_tables_are_looked_up_anew_each_time() -> None:
+    table, ids = torch.randn(50, 24), torch.zeros(4, dtype=torch.int64)
+    recording = native.new_recording()
+    with recording:
+        y = table.index_select(0, ids)
+    ids.copy_(torch.tensor([3, 49, 0, 3]))
+    native.run(recording)
+    assert torch.equal(y, table[ids])
+
+
+@torch.inference_mode()
+def test_nothing_runs_while_it_is_recorded() -> None:
+    x, weight = torch.randn(3, 32), torch.ones(32)
+    recording = native.new_recording()
+    with recording:
+        assert current_recording() is recording
+        y = native.rms_norm(x, weight, 1e-5)
+    assert current_recording() is None
+    assert not y.any()
+    assert len(recording.program) == 1
+
+
+@torch.inference_mode()
+def test_an_operator_without_a_kernel_is_refused_by_name() -> None:
+    x = torch.ones(3)
+    with pytest.raises(NotRecordable, match="tanh"), native.new_recording():
+        torch.tanh(x)
+    assert current_recording() is None
+
+
+@torch.inference_mode()
+def test_dropped_tensors_lend_their_memory_to_later_ones() -> None:
+    x, weight = torch.randn(64, 96), torch.ones(96)
+    recording = native.new_recording()
+    with recording:
+        hidden = x
+        for _ in range(50):
+            hidden = native.rms_norm(hidden, weight, 1e-5)
+    gc.collect()
+    assert recording.arena.num_bytes == 2 * hidden.numel() * 4, "one is read while the other is written"
+    native.run(recording)
+    expected = x
+    for _ in range(50):
+        expected = native.rms_norm(expected, weight, 1e-5)
+    assert torch.equal(hidden, expected)
+
+
+def test_a_view_keeps_the_memory_of_its_tensor() -> None:
+    arena = Arena()
+    first = arena.empty((8, 16), torch.float32)
+    part = first[2:3]
+    address = first.data_ptr()
+    del first
+    assert arena.empty((8, 16), torch.float32).data_ptr() != address
+    del part
+    assert arena.empty((8, 16), torch.float32).data_ptr() == address
+    assert arena.empty((0, 16), torch.bfloat16).shape == (0, 16)

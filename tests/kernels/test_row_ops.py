@@ -1,0 +1,127 @@
+"""Norms, rotation, gates and the cache's writes against their torch twins; each token's bits are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.native import has_native_module
+from quire.kernels import native
+from quire.kernels.reference import ReferenceOps
+
+pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+
+REFERENCE = ReferenceOps()
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
+SETS = st.sampled_from(native.instruction_sets() or ("none",))
+TOLERANCE = {torch.float32: {"rtol": 2e-6, "atol": 2e-6}, torch.bfloat16: {"rtol": 2**-7, "atol": 2**-7}}
+
+
+def draw(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def forced(instruction_set: str, function: Callable[[], torch.Tensor]) -> torch.Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "instruction_sets", lambda: (instruction_set,))
+        return function()
+
+
+@given(
+    num_tokens=st.integers(0, 40),
+    num_heads=st.integers(1, 5),
+    width=st.integers(1, 130),
+    dtype=DTYPES,
+    instruction_set=SETS,
+)
+def test_rms_norm(num_tokens: int, num_heads: int, width: int, dtype: torch.dtype, instruction_set: str) -> None:
+    memory = draw(num_tokens, num_heads + 2, width, dtype=dtype)
+    x, weight = memory[:, 1:-1], draw(width, dtype=dtype, seed=1)
+    found = forced(instruction_set, lambda: native.rms_norm(x, weight, 1e-5))
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, REFERENCE.rms_norm(x, weight, 1e-5), **TOLERANCE[dtype])
+
+
+@given(
+    num_tokens=st.integers(0, 40),
+    num_heads=st.integers(1, 5),
+    half=st.integers(1, 40),
+    rest=st.integers(0, 9),
+    dtype=DTYPES,
+    instruction_set=SETS,
+)
+def test_rope(num_tokens: int, num_heads: int, half: int, rest: int, dtype: torch.dtype, instruction_set: str) -> None:
+    memory = draw(num_tokens, num_heads + 2, 2 * half + rest, dtype=dtype)
+    before, x = memory.clone(), memory[:, 1:-1]
+    cos, sin = draw(num_tokens, half, dtype=dtype, seed=1), draw(num_tokens, half, dtype=dtype, seed=2)
+    expected = REFERENCE.rope(x, cos, sin)
+    found = forced(instruction_set, lambda: native.rope_(x, cos, sin))
+    torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
+    assert torch.equal(memory[:, [0, -1]], before[:, [0, -1]]), "the other heads stay as they are"
+
+
+@given(
+    num_tokens=st.integers(1, 40),
+    width=st.integers(1, 200),
+    kind=st.sampled_from(sorted(native.GATES)),
+    scale=st.sampled_from([1.0, 30.0]),
+    dtype=DTYPES,
+    instruction_set=SETS,
+)
+def test_gated(num_tokens: int, width: int, kind: str, scale: float, dtype: torch.dtype, instruction_set: str) -> None:
+    gate, up = (draw(num_tokens, 2 * width, dtype=dtype) * scale).chunk(2, dim=-1)
+    expected = REFERENCE.gated(gate, up, kind)
+    found = forced(instruction_set, lambda: native.gated(gate, up, kind))
+    limits = {name: limit * scale**2 if name == "atol" else limit for name, limit in TOLERANCE[dtype].items()}
+    torch.testing.assert_close(found, expected, **limits)
+
+
+@given(num_tokens=st.integers(0, 40), num_heads=st.integers(1, 4), width=st.integers(1, 70), dtype=DTYPES)
+def test_write_kv(num_tokens: int, num_heads: int, width: int, dtype: torch.dtype) -> None:
+    heads = draw(num_tokens, 2 * num_heads, width, dtype=dtype)
+    key, value = heads[:, :num_heads], heads[:, num_heads:]
+    caches = [torch.full((12, 4, num_heads, width), 7.0, dtype=dtype) for _ in range(2)]
+    slots = torch.randperm(48, generator=torch.Generator().manual_seed(num_tokens))[:num_tokens]
+    expected = [cache.clone() for cache in caches]
+    for cache, new in zip(expected, (key, value), strict=True):
+        cache.flatten(0, 1).index_copy_(0, slots, new)
+    native.write_kv(key, value, *caches, slots)
+    assert all(torch.equal(found, wanted) for found, wanted in zip(caches, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_many_tokens_on_several_threads_have_the_bits_of_each_alone(dtype: torch.dtype) -> None:
+    x, weight = draw(300, 6, 64, dtype=dtype), draw(64, dtype=dtype, seed=1)
+    cos, sin = draw(300, 32, dtype=dtype, seed=2), draw(300, 32, dtype=dtype, seed=3)
+    gate, up = draw(300, 192, dtype=dtype, seed=4), draw(300, 192, dtype=dtype, seed=5)
+
+    def everything(first: int, last: int) -> list[torch.Tensor]:
+        part = slice(first, last)
+        return [
+            native.rms_norm(x[part], weight, 1e-6),
+            native.rope_(x[part].clone(), cos[part], sin[part]),
+            *(native.gated(gate[part], up[part], kind) for kind in sorted(native.GATES)),
+        ]
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        together = everything(0, 300)
+    finally:
+        torch.set_num_threads(threads)
+    for first, last in ((0, 1), (7, 9), (150, 299)):
+        for found, whole in zip(everything(first, last), together, strict=True):
+            assert torch.equal(found, whole[first:last])
+
+
+def test_a_gates_value_that_is_not_a_number_stays_one() -> None:
+    gate = torch.tensor([[torch.nan, -torch.inf, torch.inf, 1.0]])
+    for kind in native.GATES:
+        found = native.gated(gate, torch.ones(1, 4), kind)
+        assert found[0, 0].isnan()
+        assert found[0, 2] == torch.inf
+        assert found[0, 3].isfinite()

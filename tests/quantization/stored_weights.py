@@ -1,0 +1,57 @@
+"""Tensors as a checkpoint would hand them out, from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from quire.checkpoint.quantized import QuantizedRows
+
+
+@dataclass(frozen=True)
+class FloatWeight:
+    """A StoredWeight of floats."""
+
+    values: torch.Tensor
+
+    @property
+    def num_outputs(self) -> int:
+        return self.values.shape[0]
+
+    @property
+    def num_inputs(self) -> int:
+        return self.values.shape[1]
+
+    def fill(self, destination: torch.Tensor) -> None:
+        destination.copy_(self.values)
+
+    def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
+        return None
+
+
+@dataclass(frozen=True)
+class CodedWeight:
+    """A StoredWeight of few bits."""
+
+    stored: QuantizedRows
+
+    @property
+    def num_outputs(self) -> int:
+        return self.stored.codes.shape[0]
+
+    @property
+    def num_inputs(self) -> int:
+        return self.stored.codes.shape[1]
+
+    def fill(self, destination: torch.Tensor) -> None:
+        raise AssertionError("it is read as it is stored")
+
+    def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
+        fields = ("codes", "scale", "minimum", "group_scale", "group_minimum")
+        for first in range(0, self.num_outputs, num_rows):
+            parts = {name: getattr(self.stored, name) for name in fields}
+            yield replace(
+                self.stored, **{n: None if p is None else p[first : first + num_rows] for n, p in parts.items()}
+            )
