@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from quire import LLM, BeamSearchParams, SamplingParams
+from quire.errors import InvalidRequestError
 
 PROMPT = list(range(40, 90))
 
@@ -226,3 +227,14 @@ def test_probability_of_nothing_is_minus_infinity_not_nan(llm: LLM) -> None:
     assert output.logprobs is not None
     assert len(output.logprobs[0]) == 320
     assert not any(math.isnan(entry.logprob) for entry in output.logprobs[0].values())
+
+
+def test_ctrl_c_counts_when_the_step_fails_too(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        signal.raise_signal(signal.SIGINT)
+        raise InvalidRequestError("no")
+
+    monkeypatch.setattr(llm._engine.client.engine.scheduler, "plan", fail)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        llm.generate(PROMPT, greedy(), use_tqdm=False)
+    assert isinstance(interrupted.value.__context__, InvalidRequestError)

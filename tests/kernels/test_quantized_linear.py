@@ -125,10 +125,11 @@ def test_values_that_are_not_finite_stay_in_their_row_and_are_seen(bad: float) -
     assert torch.equal(found[kept], good[kept])
 
 
-def test_a_row_of_zeros_gives_the_bias() -> None:
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_row_of_zeros_gives_the_bias(dtype: torch.dtype) -> None:
     weight, _ = make_weight("Q8_0", 32, 4)
-    bias = torch.randn(32)
-    assert torch.equal(native.quantized_linear(torch.zeros(1, 128), weight, bias)[0], bias)
+    bias = torch.randn(32).to(dtype)
+    assert torch.equal(native.quantized_linear(torch.zeros(1, 128, dtype=dtype), weight, bias)[0], bias)
 
 
 def test_joined_panels_are_one_weight() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 @torch.inference_mode()
 def test_a_program_computes_what_the_kernels_compute(dtype: torch.dtype, num_threads: int) -> None:
     x, weight = torch.zeros(7, 96, dtype=dtype), torch.randn(96).to(dtype)
-    recording = native.new_recording()
+    recording = native.new_recording(Arena())
     with recording:
         y = block(x, weight)
     threads = torch.get_num_threads()
@@ -47,7 +48,7 @@ def test_a_program_computes_what_the_kernels_compute(dtype: torch.dtype, num_thr
 @torch.inference_mode()
 def test_rows_of_tables_are_looked_up_anew_each_time() -> None:
     table, ids = torch.randn(50, 24), torch.zeros(4, dtype=torch.int64)
-    recording = native.new_recording()
+    recording = native.new_recording(Arena())
     with recording:
         y = table.index_select(0, ids)
     ids.copy_(torch.tensor([3, 49, 0, 3]))
@@ -58,7 +59,7 @@ def test_rows_of_tables_are_looked_up_anew_each_time() -> None:
 @torch.inference_mode()
 def test_nothing_runs_while_it_is_recorded() -> None:
     x, weight = torch.randn(3, 32), torch.ones(32)
-    recording = native.new_recording()
+    recording = native.new_recording(Arena())
     with recording:
         assert current_recording() is recording
         y = native.rms_norm(x, weight, 1e-5)
@@ -70,7 +71,7 @@ def test_nothing_runs_while_it_is_recorded() -> None:
 @torch.inference_mode()
 def test_an_operator_without_a_kernel_is_refused_by_name() -> None:
     x = torch.ones(3)
-    with pytest.raises(NotRecordable, match="tanh"), native.new_recording():
+    with pytest.raises(NotRecordable, match="tanh"), native.new_recording(Arena()):
         torch.tanh(x)
     assert current_recording() is None
 
@@ -78,18 +79,57 @@ def test_an_operator_without_a_kernel_is_refused_by_name() -> None:
 @torch.inference_mode()
 def test_dropped_tensors_lend_their_memory_to_later_ones() -> None:
     x, weight = torch.randn(64, 96), torch.ones(96)
-    recording = native.new_recording()
+    recording = native.new_recording(Arena())
     with recording:
         hidden = x
         for _ in range(50):
             hidden = native.rms_norm(hidden, weight, 1e-5)
     gc.collect()
-    assert recording.arena.num_bytes == 2 * hidden.numel() * 4, "one is read while the other is written"
+    assert recording.arena.num_bytes == 2 * 2**15, "one is read while the other is written"
     native.run(recording)
     expected = x
     for _ in range(50):
         expected = native.rms_norm(expected, weight, 1e-5)
     assert torch.equal(hidden, expected)
+
+
+@torch.inference_mode()
+def test_programs_that_run_in_turn_share_memory() -> None:
+    arena, weight = Arena(), torch.ones(96)
+    x = torch.randn(64, 96)
+    made = []
+    for num_rows in range(1, 65):
+        recording = native.new_recording(arena)
+        with recording:
+            hidden = x[:num_rows]
+            for _ in range(10):
+                hidden = native.rms_norm(hidden, weight, 1e-5) + hidden
+        made.append((recording, hidden))
+    kept = sum(hidden.numel() * 4 for _, hidden in made)
+    assert arena.num_bytes < 2 * kept + 8 * x.numel() * 4
+    for num_rows in (1, 33, 64, 5):
+        recording, hidden = made[num_rows - 1]
+        native.run(recording)
+        found = hidden.clone()
+        native.run(made[-1][0])
+        assert torch.equal(found, made[-1][1][:num_rows])
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x + 2,
+        lambda x: x + x[:1],
+        lambda x: x * x,
+        lambda x: x[:, None] * 2.0,
+        lambda x: x.index_select(1, torch.zeros(1, dtype=torch.int64)),
+    ],
+)
+@torch.inference_mode()
+def test_other_forms_of_the_known_operators_are_refused(compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.ones(4, 8)
+    with pytest.raises(NotRecordable), native.new_recording(Arena()):
+        compute(x)
 
 
 def test_a_view_keeps_the_memory_of_its_tensor() -> None:

@@ -47,7 +47,10 @@ def method() -> Stored:
     ],
 )
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_parts_come_out_in_their_order(types: list[str], num_segments: int, with_bias: bool) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_parts_come_out_in_their_order(
+    types: list[str], num_segments: int, with_bias: bool, dtype: torch.dtype
+) -> None:
     parts, floats = [], []
     for number, name in enumerate(types):
         if name == "F32":
@@ -58,14 +61,15 @@ def test_parts_come_out_in_their_order(types: list[str], num_segments: int, with
             parts.append(part)
         floats.append(values)
     layer = method()
-    weight = layer.load(parts, torch.float32)
+    weight = layer.load(parts, dtype)
     assert len(weight) == num_segments
-    bias = torch.randn(sum(map(len, floats))) if with_bias else None
-    x = torch.randn(5, NUM_INPUTS)
-    expected = torch.nn.functional.linear(x, torch.cat(floats), bias)
-    found = layer.apply(x, weight, bias)
+    bias = torch.randn(sum(map(len, floats))).to(dtype) if with_bias else None
+    x = torch.randn(5, NUM_INPUTS).to(dtype)
+    expected = torch.nn.functional.linear(x.float(), torch.cat(floats), None if bias is None else bias.float())
+    found = layer.apply(x, weight, bias).float()
     # Activations of 8 bits: each product is off by at most half a step.
-    step = x.abs().max() / 127 / 2 * torch.cat(floats).abs().sum(1).max()
+    step = x.abs().max().float() / 127 / 2 * torch.cat(floats).abs().sum(1).max()
+    step += expected.abs().max() * torch.finfo(dtype).eps
     assert (found - expected).abs().max() < step
     assert (found - expected).abs().max() > 0
 

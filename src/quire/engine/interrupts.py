@@ -33,7 +33,8 @@ class DeferredInterrupt:
     ) -> None:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
-        if error is None:
+        # After an error too: a caller that goes on after it is to be interrupted all the same.
+        if error is None or isinstance(error, Exception):
             self.raise_pending()
 
     def raise_pending(self) -> None:

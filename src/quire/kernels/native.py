@@ -16,7 +16,7 @@ import torch
 
 from quire.core.native import MAX_HEADS_PER_KV_HEAD, has_native_module
 from quire.kernels.panels import PanelWeight
-from quire.kernels.recording import Recording, current_recording, empty
+from quire.kernels.recording import Arena, NotRecordable, Recording, current_recording, empty
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
 GATES = frozenset({"silu", "gelu_tanh", "relu"})
@@ -279,15 +279,41 @@ def gather(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def new_recording() -> Recording:
-    """Enter it, compute, leave it; then `run` its program, as often as wanted, with new numbers in the same tensors."""
-    aten = torch.ops.aten
-    translated: dict[Any, Callable[..., torch.Tensor]] = {
-        aten.add.Tensor: add,
-        aten.mul.Tensor: scale,
-        aten.index_select.default: lambda table, _, indices: gather(table, indices),
-    }
-    return Recording(_module().Program(), translated)
+def new_recording(arena: Arena) -> Recording:
+    """Enter it, compute, leave it; then `run` its program, as often as wanted, with new numbers in the same tensors.
+
+    Programs that never run at the same time may share an arena.
+    """
+    return Recording(_module().Program(), arena, _TRANSLATED)
+
+
+def _recorded_sum(x: torch.Tensor, z: object) -> torch.Tensor:
+    if not (isinstance(z, torch.Tensor) and _are_rows(x, z) and x.shape == z.shape and x.dtype == z.dtype):
+        raise NotRecordable("aten.add.Tensor of other than two matrices of one shape")
+    return add(x, z)
+
+
+def _recorded_product(x: torch.Tensor, factor: object) -> torch.Tensor:
+    if not (isinstance(factor, float | int) and _are_rows(x)):
+        raise NotRecordable("aten.mul.Tensor of other than a matrix and a number")
+    return scale(x, float(factor))
+
+
+def _recorded_lookup(table: torch.Tensor, dim: int, indices: torch.Tensor) -> torch.Tensor:
+    if not (dim == 0 and _are_rows(table) and table.is_contiguous()):
+        raise NotRecordable("aten.index_select.default of other than a matrix's rows")
+    return gather(table, indices)
+
+
+def _are_rows(*matrices: torch.Tensor) -> bool:
+    return all(x.dim() == 2 and x.stride(1) == 1 and x.dtype in DTYPES for x in matrices)
+
+
+_TRANSLATED: dict[Any, Callable[..., torch.Tensor]] = {
+    torch.ops.aten.add.Tensor: _recorded_sum,
+    torch.ops.aten.mul.Tensor: _recorded_product,
+    torch.ops.aten.index_select.default: _recorded_lookup,
+}
 
 
 def run(recording: Recording) -> None:
@@ -331,9 +357,7 @@ def quantized_linear(
     assert x.dtype in DTYPES
     assert y.dtype in DTYPES
     assert y.stride(1) == 1
-    assert bias is None or (
-        bias.dtype == torch.float32 and bias.shape == (layout.num_outputs,) and bias.is_contiguous()
-    )
+    assert bias is None or (bias.dtype in DTYPES and bias.shape == (layout.num_outputs,) and bias.is_contiguous())
     if x.stride(1) != 1:
         x = x.contiguous()
     scratch = empty((num_rows * (num_inputs + 8 * num_inputs // layout.group_size),), torch.uint8)

@@ -34,8 +34,8 @@ class Arena:
         self.num_bytes = 0
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Never of no bytes at all: every tensor has an address of its own."""
-        size = max(LINE, -(-math.prod(shape) * dtype.itemsize // LINE) * LINE)
+        """Sizes are powers of two, so that programs for other numbers of rows find memory that fits."""
+        size = max(LINE, 1 << (math.prod(shape) * dtype.itemsize - 1).bit_length())
         memory = self._free[size].pop() if self._free[size] else self._allocate(size)
         lent = memory[:]
         weakref.finalize(lent, self._free[size].append, memory)
@@ -52,10 +52,10 @@ class Arena:
 class Recording(TorchDispatchMode):
     """`translated`: native functions for the few torch operators that models use beside the kernels."""
 
-    def __init__(self, program: Any, translated: dict[Any, Callable[..., torch.Tensor]]) -> None:
+    def __init__(self, program: Any, arena: Arena, translated: dict[Any, Callable[..., torch.Tensor]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.program = program
-        self.arena = Arena()
+        self.arena = arena
         self._translated = translated
 
     def __enter__(self) -> Self:

@@ -33,16 +33,15 @@ class RotaryEmbedding:
 
     def reach(self, longest: int) -> None:
         """Make the table long enough for all positions below `longest`."""
-        while self._cos.shape[0] < longest:
-            self._grow()
-
-    def _grow(self) -> None:
-        size = self._cos.shape[0]
-        positions = torch.arange(size, size + TABLE_STEP, dtype=torch.float32)
-        angles = positions[:, None] * self._frequencies
-        dtype = self._cos.dtype
-        self._cos = torch.cat((self._cos, angles.cos().to(dtype)))
-        self._sin = torch.cat((self._sin, angles.sin().to(dtype)))
+        if self._cos.shape[0] >= longest:
+            return
+        cos, sin, dtype = [self._cos], [self._sin], self._cos.dtype
+        for size in range(self._cos.shape[0], longest, TABLE_STEP):
+            positions = torch.arange(size, size + TABLE_STEP, dtype=torch.float32)
+            angles = positions[:, None] * self._frequencies
+            cos.append(angles.cos().to(dtype))
+            sin.append(angles.sin().to(dtype))
+        self._cos, self._sin = torch.cat(cos), torch.cat(sin)
 
 
 def frequencies(config: RopeConfig) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
 from quire.kernels import native
-from quire.kernels.recording import NotRecordable, Recording
+from quire.kernels.recording import Arena, NotRecordable, Recording
 from quire.models.registry import Model
 from quire.worker.kv_cache import KVCache
 
@@ -50,8 +50,10 @@ class StepPrograms:
         self._max_model_len = max_model_len
         self._max_blocks = -(-max_model_len // block_size)
         self._programs: dict[int, StepProgram] = {}
+        self._inputs: ForwardBatch | None = None
+        """For MAX_ROWS rows; a program for n rows reads the first n."""
+        self._arena = Arena()
         self._recordable = True
-        self._prepared = False
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor | None:
         """As the model's; None for a step that has to go through Python."""
@@ -68,26 +70,45 @@ class StepPrograms:
         return self._programs[num_rows].run(batch)
 
     def _record(self, num_rows: int) -> StepProgram:
-        if not self._prepared:
-            # Tables that grow would move.
-            self._model.prepare(self._max_model_len)
-            self._prepared = True
-        context_lens = torch.zeros(num_rows, dtype=torch.int64)
-        batch = ForwardBatch(
-            token_ids=torch.zeros(num_rows, dtype=torch.int64),
-            positions=torch.zeros(num_rows, dtype=torch.int64),
-            query_starts=list(range(num_rows + 1)),
-            context_lens=[self._max_model_len] * num_rows,
-            groups=[self._blocks(num_rows) for _ in range(max(self._layer_groups) + 1)],
-            layer_groups=self._layer_groups,
-            logits_indices=torch.arange(num_rows),
-        )
-        batch.scratch["cpu"] = (torch.arange(num_rows + 1), context_lens)
-        recording = native.new_recording()
+        batch = self._first_rows(num_rows)
+        recording = native.new_recording(self._arena)
         with recording:
             hidden = self._model.forward(batch, self._kv.layers)
-        return StepProgram(batch, context_lens, recording, hidden)
+        return StepProgram(batch, batch.scratch["cpu"][1], recording, hidden)
 
-    def _blocks(self, num_rows: int) -> RowBlocks:
-        tables = torch.zeros(num_rows, self._max_blocks, dtype=torch.int64)
-        return RowBlocks(tables, torch.zeros(num_rows, dtype=torch.int64))
+    def _first_rows(self, num_rows: int) -> ForwardBatch:
+        """The tensors that a program for so many rows reads."""
+        if self._inputs is None:
+            # Tables that grow would move.
+            self._model.prepare(self._max_model_len)
+            self._inputs = self._make_inputs()
+        whole = self._inputs
+        query_starts, context_lens = whole.scratch["cpu"]
+        return ForwardBatch(
+            token_ids=whole.token_ids[:num_rows],
+            positions=whole.positions[:num_rows],
+            query_starts=whole.query_starts[: num_rows + 1],
+            context_lens=whole.context_lens[:num_rows],
+            groups=[RowBlocks(group.block_tables[:num_rows], group.slots[:num_rows]) for group in whole.groups],
+            layer_groups=self._layer_groups,
+            logits_indices=whole.logits_indices[:num_rows],
+            scratch={"cpu": (query_starts[: num_rows + 1], context_lens[:num_rows])},
+        )
+
+    def _make_inputs(self) -> ForwardBatch:
+        def numbers(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.int64)
+
+        return ForwardBatch(
+            token_ids=numbers(MAX_ROWS),
+            positions=numbers(MAX_ROWS),
+            query_starts=list(range(MAX_ROWS + 1)),
+            context_lens=[self._max_model_len] * MAX_ROWS,
+            groups=[
+                RowBlocks(numbers(MAX_ROWS, self._max_blocks), numbers(MAX_ROWS))
+                for _ in range(max(self._layer_groups) + 1)
+            ],
+            layer_groups=self._layer_groups,
+            logits_indices=torch.arange(MAX_ROWS),
+            scratch={"cpu": (torch.arange(MAX_ROWS + 1), numbers(MAX_ROWS))},
+        )
