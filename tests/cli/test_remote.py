@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import ENVIRONMENT, QUIRE, RunQuire
 from tests.cli.test_chat import Terminal
 from tests.fake_server import FakeServer
+from tests.server.own_server import wait_for
 
 
 @pytest.fixture
@@ -79,14 +80,17 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(server: FakeServer) -> None
         words, stdin=theirs, stdout=theirs, stderr=theirs, env={**ENVIRONMENT, "TERM": "dumb"}
     ) as chat:
         os.close(theirs)
-        terminal = Terminal(chat, ours)
-        terminal.read_until("> ")
-        terminal.type("go on\n")
-        terminal.read_until("w3")
-        terminal.ctrl_c()
-        terminal.read_until("(stopped)")
-        terminal.read_until("> ")
-        assert server.num_closed == 1, "the server knows that nobody listens"
-        terminal.type("/exit\n")
-        assert chat.wait(timeout=60) == 0
-    os.close(ours)
+        try:
+            terminal = Terminal(chat, ours)
+            terminal.read_until("> ")
+            terminal.type("go on\n")
+            terminal.read_until("w3")
+            terminal.ctrl_c()
+            terminal.read_until("(stopped)")
+            terminal.read_until("> ")
+            wait_for(lambda: server.num_closed == 1, "the server's hearing that nobody listens")
+            terminal.type("/exit\n")
+            assert chat.wait(timeout=60) == 0
+        finally:
+            chat.kill()
+            os.close(ours)

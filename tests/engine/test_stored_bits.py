@@ -16,8 +16,8 @@ pytestmark = [
     pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built"),
 ]
 
-PROMPTS = [list(range(40 + 7 * i, 40 + 7 * i + length)) for i, length in enumerate((5, 90, 33, 17, 150))]
-PARAMS = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, logprobs=2)
+PROMPTS = [list(range(40 + 7 * i, 40 + 7 * i + length)) for i, length in enumerate((5, 70, 33, 17, 100))]
+PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=2)
 
 
 def answers(outputs: Sequence[RequestOutput]) -> list[Any]:
