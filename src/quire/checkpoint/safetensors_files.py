@@ -61,7 +61,7 @@ class SafetensorsFiles:
         return False
 
     def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
-        raise NotImplementedError(f"safetensors files hold no types of few bits, and {name} is of none.")
+        raise AssertionError(f"{name} is not quantized: safetensors files hold no types of few bits")
 
     def close(self) -> None:
         for file in self._files:

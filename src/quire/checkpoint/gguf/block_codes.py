@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quire.checkpoint.gguf.blocks_of_32 import _five_bits, _four_bits
-from quire.checkpoint.gguf.super_blocks import _scales_and_minima, _unpack
+from quire.checkpoint.gguf.blocks_of_32 import five_bits, four_bits
+from quire.checkpoint.gguf.super_blocks import scales_and_minima, unpack_bits
 from quire.checkpoint.quantized import QuantizedRows
 
 Blocks = npt.NDArray[Any]
@@ -49,19 +49,19 @@ class CodeType:
 
 
 def _q4_0(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
-    return {"codes": _four_bits(blocks), "scale": blocks["d"]}
+    return {"codes": four_bits(blocks), "scale": blocks["d"]}
 
 
 def _q4_1(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
-    return {"codes": _four_bits(blocks), "scale": blocks["d"], "minimum": blocks["m"]}
+    return {"codes": four_bits(blocks), "scale": blocks["d"], "minimum": blocks["m"]}
 
 
 def _q5_0(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
-    return {"codes": _five_bits(blocks), "scale": blocks["d"]}
+    return {"codes": five_bits(blocks), "scale": blocks["d"]}
 
 
 def _q5_1(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
-    return {"codes": _five_bits(blocks), "scale": blocks["d"], "minimum": blocks["m"]}
+    return {"codes": five_bits(blocks), "scale": blocks["d"], "minimum": blocks["m"]}
 
 
 def _q8_0(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
@@ -69,21 +69,21 @@ def _q8_0(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
 
 
 def _q4_k(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
-    return {"codes": _unpack(blocks["qs"], bits=4, run=32), **_k_scales(blocks)}
+    return {"codes": unpack_bits(blocks["qs"], bits=4, run=32), **_k_scales(blocks)}
 
 
 def _q5_k(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
-    codes = _unpack(blocks["qs"], bits=4, run=32) | (_unpack(blocks["qh"], bits=1, run=32) << np.uint8(4))
+    codes = unpack_bits(blocks["qs"], bits=4, run=32) | (unpack_bits(blocks["qh"], bits=1, run=32) << np.uint8(4))
     return {"codes": codes, **_k_scales(blocks)}
 
 
 def _q6_k(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
-    codes = _unpack(blocks["qs"], bits=4, run=64) | (_unpack(blocks["qh"], bits=2, run=32) << np.uint8(4))
+    codes = unpack_bits(blocks["qs"], bits=4, run=64) | (unpack_bits(blocks["qh"], bits=2, run=32) << np.uint8(4))
     return {"codes": codes, "scale": blocks["d"], "group_scale": blocks["scales"]}
 
 
 def _k_scales(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
-    scales, minima = _scales_and_minima(blocks["scales"])
+    scales, minima = scales_and_minima(blocks["scales"])
     return {
         "scale": blocks["d"],
         "minimum": -blocks["dmin"],

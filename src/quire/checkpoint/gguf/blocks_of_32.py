@@ -31,22 +31,22 @@ IQ4_NL_VALUES = np.array(
 
 def dequantize_q4_0(blocks: Blocks) -> Values:
     """d * (q - 8)"""
-    return _scale(blocks) * (_four_bits(blocks).astype(np.float32) - np.float32(8))
+    return _scale(blocks) * (four_bits(blocks).astype(np.float32) - np.float32(8))
 
 
 def dequantize_q4_1(blocks: Blocks) -> Values:
     """d * q + m"""
-    return _scale(blocks) * _four_bits(blocks).astype(np.float32) + _minimum(blocks)
+    return _scale(blocks) * four_bits(blocks).astype(np.float32) + _minimum(blocks)
 
 
 def dequantize_q5_0(blocks: Blocks) -> Values:
     """d * (q - 16)"""
-    return _scale(blocks) * (_five_bits(blocks).astype(np.float32) - np.float32(16))
+    return _scale(blocks) * (five_bits(blocks).astype(np.float32) - np.float32(16))
 
 
 def dequantize_q5_1(blocks: Blocks) -> Values:
     """d * q + m"""
-    return _scale(blocks) * _five_bits(blocks).astype(np.float32) + _minimum(blocks)
+    return _scale(blocks) * five_bits(blocks).astype(np.float32) + _minimum(blocks)
 
 
 def dequantize_q8_0(blocks: Blocks) -> Values:
@@ -56,7 +56,7 @@ def dequantize_q8_0(blocks: Blocks) -> Values:
 
 def dequantize_iq4_nl(blocks: Blocks) -> Values:
     """d * table[q]"""
-    return _scale(blocks) * IQ4_NL_VALUES[_four_bits(blocks)]
+    return _scale(blocks) * IQ4_NL_VALUES[four_bits(blocks)]
 
 
 def _scale(blocks: Blocks) -> Values:
@@ -69,12 +69,12 @@ def _minimum(blocks: Blocks) -> Values:
     return minimum
 
 
-def _four_bits(blocks: Blocks) -> npt.NDArray[np.uint8]:
+def four_bits(blocks: Blocks) -> npt.NDArray[np.uint8]:
     packed = blocks["qs"]
     return np.concatenate([packed & np.uint8(0x0F), packed >> np.uint8(4)], axis=1)
 
 
-def _five_bits(blocks: Blocks) -> npt.NDArray[np.uint8]:
+def five_bits(blocks: Blocks) -> npt.NDArray[np.uint8]:
     """The fifth bits of the 32 values lie together in `qh`, value 0's first."""
     fifth = np.unpackbits(blocks["qh"], axis=1, bitorder="little")
-    return _four_bits(blocks) | (fifth << np.uint8(4))
+    return four_bits(blocks) | (fifth << np.uint8(4))

@@ -27,35 +27,35 @@ Q6_K = np.dtype([("qs", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d"
 
 def dequantize_q2_k(blocks: Blocks) -> Values:
     """Two bits a value; a byte of `scales` holds a sub-block's scale (low half) and minimum (high half)."""
-    quants = _unpack(blocks["qs"], bits=2, run=32)
+    quants = unpack_bits(blocks["qs"], bits=2, run=32)
     scales = blocks["scales"]
     return _combine(blocks, scales & np.uint8(0x0F), quants, minima=scales >> np.uint8(4))
 
 
 def dequantize_q3_k(blocks: Blocks) -> Values:
     """Three bits a value, of which the third is kept apart and means: do not subtract 4."""
-    low = _unpack(blocks["qs"], bits=2, run=32)
-    high = _unpack(blocks["qh"], bits=1, run=32)
+    low = unpack_bits(blocks["qs"], bits=2, run=32)
+    high = unpack_bits(blocks["qh"], bits=1, run=32)
     quants = (low | (high << np.uint8(2))).astype(np.int8) - np.int8(4)
     return _combine(blocks, _scales_of_q3_k(blocks["scales"]), quants)
 
 
 def dequantize_q4_k(blocks: Blocks) -> Values:
     """Four bits a value, eight sub-blocks with scales and minima."""
-    scales, minima = _scales_and_minima(blocks["scales"])
-    return _combine(blocks, scales, _unpack(blocks["qs"], bits=4, run=32), minima=minima)
+    scales, minima = scales_and_minima(blocks["scales"])
+    return _combine(blocks, scales, unpack_bits(blocks["qs"], bits=4, run=32), minima=minima)
 
 
 def dequantize_q5_k(blocks: Blocks) -> Values:
     """As Q4_K, with a fifth bit kept apart."""
-    scales, minima = _scales_and_minima(blocks["scales"])
-    quants = _unpack(blocks["qs"], bits=4, run=32) | (_unpack(blocks["qh"], bits=1, run=32) << np.uint8(4))
+    scales, minima = scales_and_minima(blocks["scales"])
+    quants = unpack_bits(blocks["qs"], bits=4, run=32) | (unpack_bits(blocks["qh"], bits=1, run=32) << np.uint8(4))
     return _combine(blocks, scales, quants, minima=minima)
 
 
 def dequantize_q6_k(blocks: Blocks) -> Values:
     """Six bits a value, of which two are kept apart, less 32; sixteen signed one-byte scales."""
-    quants = _unpack(blocks["qs"], bits=4, run=64) | (_unpack(blocks["qh"], bits=2, run=32) << np.uint8(4))
+    quants = unpack_bits(blocks["qs"], bits=4, run=64) | (unpack_bits(blocks["qh"], bits=2, run=32) << np.uint8(4))
     return _combine(blocks, blocks["scales"], quants.astype(np.int8) - np.int8(32))
 
 
@@ -71,7 +71,7 @@ def _combine(blocks: Blocks, scales: Blocks, quants: Blocks, *, minima: Bits | N
     return values.reshape(num_blocks, 256)
 
 
-def _unpack(packed: Bits, *, bits: int, run: int) -> Bits:
+def unpack_bits(packed: Bits, *, bits: int, run: int) -> Bits:
     """Values of `bits` bits, [N, 8 / bits * len(packed[0])].
 
     Bytes come in runs: a run's lowest bits give `run` values in a row, the next bits the following `run`, and so on.
@@ -84,12 +84,12 @@ def _unpack(packed: Bits, *, bits: int, run: int) -> Bits:
 
 def _scales_of_q3_k(packed: Bits) -> npt.NDArray[np.int8]:
     """Sixteen six-bit scales in 12 bytes, less 32: the low four bits in the first 8 bytes, the high two in the last 4."""
-    low = _unpack(packed[:, :8], bits=4, run=8)
-    high = _unpack(packed[:, 8:], bits=2, run=4)
+    low = unpack_bits(packed[:, :8], bits=4, run=8)
+    high = unpack_bits(packed[:, 8:], bits=2, run=4)
     return (low | (high << np.uint8(4))).astype(np.int8) - np.int8(32)
 
 
-def _scales_and_minima(packed: Bits) -> tuple[Bits, Bits]:
+def scales_and_minima(packed: Bits) -> tuple[Bits, Bits]:
     """Eight six-bit scales and eight six-bit minima in 12 bytes.
 
     Bytes 0 to 3 hold the first four scales and bytes 4 to 7 the first four minima, in their low six bits. Bytes 8
