@@ -24,8 +24,9 @@ struct InstructionSet {
     bool present;
     Kernel<AttentionCall> attention_float32;
     Kernel<AttentionCall> attention_bfloat16;
-    void (*logits_float32)(const LogitsCall&);
-    void (*logits_bfloat16)(const LogitsCall&);
+    Kernel<DenseCall> dense_linear;
+    Kernel<DenseRowsCall> dense_rows;
+    Kernel<PackCall> pack_panels;
     Kernel<QuantizedCall> quantized_linear;
     Kernel<PanelRowsCall> panel_rows;
     Kernel<NormCall> rms_norm;
@@ -37,11 +38,11 @@ struct InstructionSet {
     Kernel<ScaleCall> scale;
 };
 
-#define QUIRE_SET(ISA, PRESENT) \
-    {#ISA,                PRESENT,              ISA::attention_float32, ISA::attention_bfloat16, \
-     ISA::logits_float32, ISA::logits_bfloat16, ISA::quantized_linear,  ISA::panel_rows,         \
-     ISA::rms_norm,       ISA::rope,            ISA::gated,             ISA::write_kv,          \
-     ISA::add,            ISA::gather,          ISA::scale}
+#define QUIRE_SET(ISA, PRESENT)                                                                      \
+    {#ISA,             PRESENT,          ISA::attention_float32, ISA::attention_bfloat16,            \
+     ISA::dense_linear, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
+     ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
+     ISA::write_kv,    ISA::add,         ISA::gather,            ISA::scale}
 
 #if defined(__x86_64__)
 bool has_avx512() {
@@ -54,6 +55,7 @@ bool has_avx512() {
 const std::vector<InstructionSet>& instruction_sets() {
     static const std::vector<InstructionSet> sets = {
 #if defined(__x86_64__)
+        QUIRE_SET(avx512_bf16, has_avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")),
         QUIRE_SET(avx512_vnni, has_avx512() && __builtin_cpu_supports("avx512vnni")),
         QUIRE_SET(avx512, has_avx512()),
         QUIRE_SET(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")),
@@ -118,33 +120,40 @@ void attend(Program* program, const std::string& isa, bool bfloat16, uintptr_t q
     submit(program, num_threads, bfloat16 ? set.attention_bfloat16 : set.attention_float32, call);
 }
 
-void logits(const std::string& isa, bool bfloat16, uintptr_t x, uintptr_t weight, uintptr_t y, int64_t num_rows,
-            int64_t num_features, int64_t num_outputs, int num_threads) {
-    LogitsCall call{at<float>(x), at<void>(weight), at<float>(y), num_rows, num_features, num_outputs, num_threads};
-    const InstructionSet& set = set_named(isa);
-    nb::gil_scoped_release released;
-    (bfloat16 ? set.logits_bfloat16 : set.logits_float32)(call);
+// A row's address and its stride in elements, and whether it is bfloat16.
+using Rows = std::tuple<uintptr_t, int64_t, bool>;
+
+LinearRows linear_rows(const Rows& x, const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows) {
+    return {at<void>(std::get<0>(x)), at<void>(std::get<0>(bias)), at<void>(std::get<0>(y)), at<void>(scratch), num_rows,
+            std::get<1>(x),           std::get<1>(y),              std::get<2>(x),           std::get<2>(bias), std::get<2>(y)};
 }
 
-void quantized_linear(Program* program, const std::string& isa, uintptr_t panels, int64_t panel_bytes,
-                      int64_t header_offset, int64_t num_inputs, int64_t num_outputs, int bits, int group_size,
-                      int groups_per_block, int zero, bool has_minimum, uintptr_t x, int64_t x_stride, bool x_bfloat16,
-                      uintptr_t bias, bool bias_bfloat16, uintptr_t y, int64_t y_stride, bool y_bfloat16, uintptr_t scratch,
-                      int64_t num_rows, int num_threads) {
-    QuantizedWeight weight{at<uint8_t>(panels), panel_bytes, header_offset,    num_inputs, num_outputs,
-                           bits,                group_size,  groups_per_block, zero,       has_minimum};
-    QuantizedCall call{weight,   at<void>(x), at<void>(bias), at<void>(y),   at<void>(scratch), num_rows,
-                       x_stride, y_stride,    x_bfloat16,     bias_bfloat16, y_bfloat16};
-    submit(program, num_threads, set_named(isa).quantized_linear, call);
+void dense_linear(Program* program, const std::string& isa, const DenseWeight& weight, const Rows& x, const Rows& bias,
+                  const Rows& y, uintptr_t scratch, int64_t num_rows, int num_threads) {
+    submit(program, num_threads, set_named(isa).dense_linear, DenseCall{weight, linear_rows(x, bias, y, scratch, num_rows)});
 }
 
-void panel_rows(Program* program, const std::string& isa, uintptr_t panels, int64_t panel_bytes, int64_t header_offset,
-                int64_t num_inputs, int64_t num_outputs, int bits, int group_size, int groups_per_block, int zero,
-                bool has_minimum, uintptr_t indices, int64_t num_indices, uintptr_t y, bool y_bfloat16, int num_threads) {
-    QuantizedWeight weight{at<uint8_t>(panels), panel_bytes, header_offset,    num_inputs, num_outputs,
-                           bits,                group_size,  groups_per_block, zero,       has_minimum};
+void dense_rows(Program* program, const std::string& isa, const DenseWeight& weight, uintptr_t indices, int64_t num_indices,
+                uintptr_t y, int num_threads) {
+    DenseRowsCall call{weight, at<int64_t>(indices), at<void>(y), num_indices};
+    submit(program, threads_for(num_indices * weight.num_inputs, num_threads), set_named(isa).dense_rows, call);
+}
+
+void pack_panels(const std::string& isa, uintptr_t memory, int64_t num_panels, int64_t num_units, int num_threads) {
+    PackCall call{at<void>(memory), num_panels, num_units};
+    submit(nullptr, threads_for(num_panels * num_units * PANEL, num_threads), set_named(isa).pack_panels, call);
+}
+
+void quantized_linear(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x,
+                      const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, int num_threads) {
+    submit(program, num_threads, set_named(isa).quantized_linear,
+           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows)});
+}
+
+void panel_rows(Program* program, const std::string& isa, const QuantizedWeight& weight, uintptr_t indices,
+                int64_t num_indices, uintptr_t y, bool y_bfloat16, int num_threads) {
     PanelRowsCall call{weight, at<int64_t>(indices), at<void>(y), num_indices, y_bfloat16};
-    submit(program, threads_for(num_indices * num_inputs, num_threads), set_named(isa).panel_rows, call);
+    submit(program, threads_for(num_indices * weight.num_inputs, num_threads), set_named(isa).panel_rows, call);
 }
 
 // A tensor [T, H, D] with the last dimension contiguous: address and strides.
@@ -217,16 +226,31 @@ NB_MODULE(_native, module) {
                nb::arg("block_tables"), nb::arg("max_blocks"), nb::arg("query_starts"), nb::arg("context_lens"),
                nb::arg("num_rows"), nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"),
                nb::arg("head_dim"), nb::arg("scale"), nb::arg("softcap"), nb::arg("window"), nb::arg("num_threads"));
-    module.def("quantized_linear", &quantized_linear, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"),
-               nb::arg("panels"), nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"),
-               nb::arg("num_outputs"), nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"),
-               nb::arg("zero"), nb::arg("has_minimum"), nb::arg("x"), nb::arg("x_stride"), nb::arg("x_bfloat16"),
-               nb::arg("bias"), nb::arg("bias_bfloat16"), nb::arg("y"), nb::arg("y_stride"), nb::arg("y_bfloat16"), nb::arg("scratch"),
-               nb::arg("num_rows"), nb::arg("num_threads"));
-    module.def("panel_rows", &panel_rows, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("panels"),
-               nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"), nb::arg("num_outputs"),
-               nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"), nb::arg("zero"),
-               nb::arg("has_minimum"), nb::arg("indices"), nb::arg("num_indices"), nb::arg("y"), nb::arg("y_bfloat16"),
+    nb::class_<DenseWeight>(module, "DenseWeight")
+        .def("__init__",
+             [](DenseWeight* self, uintptr_t panels, int64_t num_inputs, int64_t num_outputs, bool bfloat16) {
+                 new (self) DenseWeight{at<void>(panels), num_inputs, num_outputs, bfloat16};
+             },
+             nb::kw_only(), nb::arg("panels"), nb::arg("num_inputs"), nb::arg("num_outputs"), nb::arg("bfloat16"));
+    nb::class_<QuantizedWeight>(module, "QuantizedWeight")
+        .def("__init__",
+             [](QuantizedWeight* self, uintptr_t panels, int64_t panel_bytes, int64_t header_offset, int64_t num_inputs,
+                int64_t num_outputs, int bits, int group_size, int groups_per_block, int zero, bool has_minimum) {
+                 new (self) QuantizedWeight{at<uint8_t>(panels), panel_bytes, header_offset,    num_inputs, num_outputs,
+                                            bits,                group_size,  groups_per_block, zero,       has_minimum};
+             },
+             nb::kw_only(), nb::arg("panels"), nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"),
+             nb::arg("num_outputs"), nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"), nb::arg("zero"),
+             nb::arg("has_minimum"));
+    module.def("dense_linear", &dense_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
+               nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_threads"));
+    module.def("quantized_linear", &quantized_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"),
+               nb::arg("x"), nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_threads"));
+    module.def("dense_rows", &dense_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),
+               nb::arg("num_indices"), nb::arg("y"), nb::arg("num_threads"));
+    module.def("panel_rows", &panel_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),
+               nb::arg("num_indices"), nb::arg("y"), nb::arg("y_bfloat16"), nb::arg("num_threads"));
+    module.def("pack_panels", &pack_panels, nb::arg("isa"), nb::arg("memory"), nb::arg("num_panels"), nb::arg("num_units"),
                nb::arg("num_threads"));
     module.def("rms_norm", &rms_norm, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("weight"),
                nb::arg("y"), nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("width"), nb::arg("eps"),
@@ -244,6 +268,4 @@ NB_MODULE(_native, module) {
                nb::arg("y"), nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("scale", &scale, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("factor"), nb::arg("bfloat16"), nb::arg("num_threads"));
-    module.def("logits", &logits, nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("x"), nb::arg("weight"),
-               nb::arg("y"), nb::arg("num_rows"), nb::arg("num_features"), nb::arg("num_outputs"), nb::arg("num_threads"));
 }

@@ -12,6 +12,7 @@ namespace quire {
 struct Meeting {
     std::atomic<int> num_waiting{0};
     std::atomic<int> round{0};
+    std::atomic<int> num_asleep{0};
     std::atomic<int64_t> next{0};
 };
 

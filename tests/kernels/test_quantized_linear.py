@@ -12,6 +12,7 @@ from quire.checkpoint.gguf.block_codes import CODE_TYPES
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels import native
+from quire.kernels.native_linear import panel_rows, quantized_linear
 from quire.kernels.panels import PANEL, PanelWeight, empty_panels, fill_panels, join_panels, layout_of
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -37,9 +38,12 @@ def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> 
 
 
 def rounded(x: torch.Tensor, group_size: int) -> torch.Tensor:
-    """The torch twin of what the kernel does to activations, in float64."""
+    """The torch twin of what the kernel does to activations, in float64: a group's largest has a second code."""
     groups = x.double().view(len(x), -1, group_size)
-    scale = groups.abs().amax(-1, keepdim=True) / 127
+    sizes = groups.abs()
+    largest, place = sizes.max(-1, keepdim=True)
+    rest = sizes.scatter(-1, place, 0.0).amax(-1, keepdim=True)
+    scale = torch.maximum(rest / 127, largest / (127 * 128))
     return torch.where(scale > 0, (groups / scale).round() * scale, 0.0).view(x.shape)
 
 
@@ -57,7 +61,7 @@ def assert_close(found: torch.Tensor, x: torch.Tensor, weight: PanelWeight, floa
 def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: str, dtype: torch.dtype) -> None:
     weight, floats = make_weight(name, 72, 512 // TYPES[name].num_values)
     x = torch.randn(11, 512, generator=torch.Generator().manual_seed(1)).to(dtype)
-    found = native.quantized_linear(x, weight, instruction_set=instruction_set)
+    found = quantized_linear(x, weight, instruction_set=instruction_set)
     assert found.dtype == dtype
     assert_close(found, x, weight, floats)
 
@@ -67,9 +71,9 @@ def test_rows_come_back_as_the_type_defines_them(name: str) -> None:
     """Bit for bit in float32: nothing is rounded on the way into panels."""
     weight, floats = make_weight(name, 37, 3 * 256 // TYPES[name].num_values)
     indices = torch.tensor([36, 0, 15, 16, 36])
-    found = native.panel_rows(weight, indices, torch.float32)
+    found = panel_rows(weight, indices, torch.float32)
     assert torch.equal(found, floats[indices])
-    assert torch.equal(native.panel_rows(weight, indices, torch.bfloat16), floats[indices].bfloat16())
+    assert torch.equal(panel_rows(weight, indices, torch.bfloat16), floats[indices].bfloat16())
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -77,13 +81,13 @@ def test_rows_come_back_as_the_type_defines_them(name: str) -> None:
 def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instruction_set: str) -> None:
     weight, _ = make_weight(name, 80, 512 // TYPES[name].num_values)
     x = torch.randn(70, 512, generator=torch.Generator().manual_seed(2))
-    together = native.quantized_linear(x, weight, instruction_set=instruction_set)
+    together = quantized_linear(x, weight, instruction_set=instruction_set)
     threads = torch.get_num_threads()
     try:
         for num_threads in (1, 2, 3):
             torch.set_num_threads(num_threads)
             for first, last in ((0, 1), (5, 6), (3, 12), (20, 53), (0, 70)):
-                alone = native.quantized_linear(x[first:last], weight, instruction_set=instruction_set)
+                alone = quantized_linear(x[first:last], weight, instruction_set=instruction_set)
                 assert torch.equal(alone, together[first:last])
     finally:
         torch.set_num_threads(threads)
@@ -107,7 +111,7 @@ def test_any_shape_writes_its_outputs_and_nothing_else(
     bias = torch.randn(num_outputs, generator=generator) if has_bias else None
     memory = torch.full((num_rows, num_outputs + 2), torch.nan)
     output = memory[:, 1:-1]
-    native.quantized_linear(x, weight, bias, output, instruction_set=instruction_set)
+    quantized_linear(x, weight, bias, output, instruction_set=instruction_set)
     assert memory[:, [0, -1]].isnan().all()
     if num_rows:
         assert_close(output - (0 if bias is None else bias), x, weight, floats)
@@ -117,19 +121,31 @@ def test_any_shape_writes_its_outputs_and_nothing_else(
 def test_values_that_are_not_finite_stay_in_their_row_and_are_seen(bad: float) -> None:
     weight, _ = make_weight("Q4_1", 32, 4)
     x = torch.randn(5, 128)
-    good = native.quantized_linear(x, weight)
+    good = quantized_linear(x, weight)
     x[2, 70] = bad
-    found = native.quantized_linear(x, weight)
+    found = quantized_linear(x, weight)
     assert not found[2].isfinite().any()
     kept = [0, 1, 3, 4]
     assert torch.equal(found[kept], good[kept])
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])
+def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str) -> None:
+    weight, floats = make_weight(name, 48, 256 // TYPES[name].num_values)
+    x = torch.randn(9, 256, generator=torch.Generator().manual_seed(3))
+    at = torch.arange(9) * 29 + 5
+    calm = quantized_linear(x, weight, instruction_set=instruction_set).double() - x.double() @ floats.double().T
+    x[torch.arange(9), at] = torch.tensor([100.0, -100.0, 40.0] * 3)
+    wild = quantized_linear(x, weight, instruction_set=instruction_set).double() - x.double() @ floats.double().T
+    assert wild.std() < 2 * calm.std()
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_row_of_zeros_gives_the_bias(dtype: torch.dtype) -> None:
     weight, _ = make_weight("Q8_0", 32, 4)
     bias = torch.randn(32).to(dtype)
-    assert torch.equal(native.quantized_linear(torch.zeros(1, 128, dtype=dtype), weight, bias)[0], bias)
+    assert torch.equal(quantized_linear(torch.zeros(1, 128, dtype=dtype), weight, bias)[0], bias)
 
 
 def test_joined_panels_are_one_weight() -> None:
@@ -138,7 +154,7 @@ def test_joined_panels_are_one_weight() -> None:
     joined = join_panels(first, second)
     assert joined is not None
     x = torch.randn(3, 128)
-    apart = torch.cat([native.quantized_linear(x, weight) for weight in (first, second)], 1)
-    assert torch.equal(native.quantized_linear(x, joined), apart)
+    apart = torch.cat([quantized_linear(x, weight) for weight in (first, second)], 1)
+    assert torch.equal(quantized_linear(x, joined), apart)
     assert join_panels(second, first) is None, "the first ends within a panel"
     assert join_panels(first, make_weight("Q4_0", 16, 4)[0]) is None
