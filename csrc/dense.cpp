@@ -2,8 +2,11 @@
 // the other rows are.
 #include "dense.h"
 
+#include <vector>
+
 #include "kernels.h"
 #include "linear_rows.h"
+#include "units.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -13,36 +16,8 @@ constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 5 : 2;
 constexpr int PANELS = LANES == 16 ? 3 : 1;
 // Rows that stay in a core's second cache while the panels pass: 256 rows of 576 bfloat16 are 288 KiB.
 constexpr int64_t BLOCK = 32 * ROWS;
-constexpr int UNITS_PER_VECTOR = PANEL;
 // Memory is asked for this much before it is needed: the processor's own guesses end with each page.
 constexpr int AHEAD = 2048;
-
-struct Float32 {
-    static Floats add_products(Floats sums, Ints weights, int32_t x) {
-        float value;
-        std::memcpy(&value, &x, sizeof value);
-        return sums + (Floats)weights * value;
-    }
-};
-
-// Two products a lane. Where the processor has an instruction for them it rounds once each; else so does this.
-struct PairOfBFloat16 {
-    static Floats add_products(Floats sums, Ints weights, int32_t x) {
-#if defined(__AVX512BF16__)
-        return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)weights, (__m512bh)_mm512_set1_epi32(x));
-#else
-        Ints both = Ints{} + x;
-        sums += (Floats)(weights << 16) * (Floats)(both << 16);
-        return sums + (Floats)(weights & ~0xffff) * (Floats)(both & ~0xffff);
-#endif
-    }
-};
-
-inline Ints load_units(const uint8_t* from) {
-    Ints v;
-    std::memcpy(&v, from, sizeof v);
-    return v;
-}
 
 // M rows, laid out unit by unit, times N panels.
 template <typename Type, int M, int N>

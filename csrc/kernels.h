@@ -19,7 +19,8 @@
     void rms_norm(const NormCall&, const Team&);                \
     void rope(const RopeCall&, const Team&);                    \
     void gated(const GateCall&, const Team&);                   \
-    void write_kv(const WriteCall&, const Team&);               \
+    void write_kv_float32(const WriteCall&, const Team&);       \
+    void write_kv_bfloat16(const WriteCall&, const Team&);      \
     void add(const AddCall&, const Team&);                      \
     void gather(const GatherCall&, const Team&);                \
     void scale(const ScaleCall&, const Team&);                  \

@@ -32,7 +32,8 @@ struct InstructionSet {
     Kernel<NormCall> rms_norm;
     Kernel<RopeCall> rope;
     Kernel<GateCall> gated;
-    Kernel<WriteCall> write_kv;
+    Kernel<WriteCall> write_kv_float32;
+    Kernel<WriteCall> write_kv_bfloat16;
     Kernel<AddCall> add;
     Kernel<GatherCall> gather;
     Kernel<ScaleCall> scale;
@@ -42,7 +43,7 @@ struct InstructionSet {
     {#ISA,             PRESENT,          ISA::attention_float32, ISA::attention_bfloat16,            \
      ISA::dense_linear, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
-     ISA::write_kv,    ISA::add,         ISA::gather,            ISA::scale}
+     ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale}
 
 #if defined(__x86_64__)
 bool has_avx512() {
@@ -83,11 +84,11 @@ T* at(uintptr_t address) {
     return reinterpret_cast<T*>(address);
 }
 
-// Into the program, or at once where there is none.
+// Into the program, or at once where there is none. `num_tokens` is Program::add's.
 template <typename Call>
-void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& call) {
+void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& call, int64_t num_tokens = 0) {
     auto bound = [kernel, call](const Team& team) { kernel(call, team); };
-    if (program) return program->add(bound);
+    if (program) return program->add(bound, num_tokens);
     nb::gil_scoped_release released;
     run_on_team(num_threads, bound);
 }
@@ -109,10 +110,8 @@ void attend(Program* program, const std::string& isa, bool bfloat16, uintptr_t q
                        query_stride,
                        num_rows,
                        max_blocks,
-                       block_size,
+                       {block_size, num_kv_heads, head_dim},
                        num_heads,
-                       num_kv_heads,
-                       head_dim,
                        scale,
                        softcap,
                        window};
@@ -166,34 +165,36 @@ Vectors vectors(const Strided& strided) {
 void rms_norm(Program* program, const std::string& isa, const Strided& x, uintptr_t weight, const Strided& y,
               int64_t num_tokens, int64_t num_heads, int64_t width, float eps, bool bfloat16, int num_threads) {
     NormCall call{vectors(x), vectors(y), at<void>(weight), num_tokens, num_heads, width, eps, bfloat16};
-    submit(program, threads_for(num_tokens * num_heads * width, num_threads), set_named(isa).rms_norm, call);
+    submit(program, threads_for(num_tokens * num_heads * width, num_threads), set_named(isa).rms_norm, call, num_tokens);
 }
 
 void rope(Program* program, const std::string& isa, const Strided& x, uintptr_t cos, uintptr_t sin, int64_t num_tokens,
           int64_t num_heads, int64_t half, bool bfloat16, int num_threads) {
     RopeCall call{vectors(x), at<void>(cos), at<void>(sin), num_tokens, num_heads, half, bfloat16};
-    submit(program, threads_for(num_tokens * num_heads * 2 * half, num_threads), set_named(isa).rope, call);
+    submit(program, threads_for(num_tokens * num_heads * 2 * half, num_threads), set_named(isa).rope, call, num_tokens);
 }
 
 void gated(Program* program, const std::string& isa, const Strided& gate, const Strided& up, const Strided& y,
            int64_t num_tokens, int64_t width, Activation activation, bool bfloat16, int num_threads) {
     GateCall call{vectors(gate), vectors(up), vectors(y), num_tokens, width, activation, bfloat16};
-    submit(program, threads_for(4 * num_tokens * width, num_threads), set_named(isa).gated, call);
+    submit(program, threads_for(4 * num_tokens * width, num_threads), set_named(isa).gated, call, num_tokens);
 }
 
-void write_kv(Program* program, const std::string& isa, const Strided& key, const Strided& value, uintptr_t key_cache,
-              uintptr_t value_cache, uintptr_t slots, int64_t num_tokens, int64_t num_heads, int64_t width, bool bfloat16,
-              int num_threads) {
-    WriteCall call{vectors(key),       vectors(value), at<void>(key_cache), at<void>(value_cache),
-                   at<int64_t>(slots), num_tokens,     num_heads,           width,
-                   bfloat16};
-    submit(program, threads_for(2 * num_tokens * num_heads * width, num_threads), set_named(isa).write_kv, call);
+void write_kv(Program* program, const std::string& isa, bool bfloat16, uintptr_t key, int64_t key_stride, uintptr_t value,
+              int64_t value_stride, uintptr_t key_cache, uintptr_t value_cache, uintptr_t slots, int64_t num_tokens,
+              int64_t block_size, int num_kv_heads, int head_dim, int num_threads) {
+    WriteCall call{at<void>(key),      at<void>(value), at<void>(key_cache), at<void>(value_cache),
+                   at<int64_t>(slots), key_stride,      value_stride,        num_tokens,
+                   {block_size, num_kv_heads, head_dim}};
+    const InstructionSet& set = set_named(isa);
+    submit(program, threads_for(2 * num_tokens * num_kv_heads * head_dim, num_threads),
+           bfloat16 ? set.write_kv_bfloat16 : set.write_kv_float32, call, num_tokens);
 }
 
 void add(Program* program, const std::string& isa, const Strided& x, const Strided& z, const Strided& y,
          int64_t num_tokens, int64_t width, bool bfloat16, int num_threads) {
     AddCall call{vectors(x), vectors(z), vectors(y), num_tokens, width, bfloat16};
-    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).add, call);
+    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).add, call, num_tokens);
 }
 
 void gather(Program* program, const std::string& isa, uintptr_t table, uintptr_t indices, uintptr_t y, int64_t num_tokens,
@@ -205,7 +206,7 @@ void gather(Program* program, const std::string& isa, uintptr_t table, uintptr_t
 void scale(Program* program, const std::string& isa, const Strided& x, const Strided& y, int64_t num_tokens, int64_t width,
            float factor, bool bfloat16, int num_threads) {
     ScaleCall call{vectors(x), vectors(y), num_tokens, width, factor, bfloat16};
-    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).scale, call);
+    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).scale, call, num_tokens);
 }
 
 }  // namespace
@@ -259,9 +260,10 @@ NB_MODULE(_native, module) {
                nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("half"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("gated", &gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("gate"), nb::arg("up"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("activation"), nb::arg("bfloat16"), nb::arg("num_threads"));
-    module.def("write_kv", &write_kv, nb::arg("program").none(), nb::arg("isa"), nb::arg("key"), nb::arg("value"),
-               nb::arg("key_cache"), nb::arg("value_cache"), nb::arg("slots"), nb::arg("num_tokens"), nb::arg("num_heads"),
-               nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("write_kv", &write_kv, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"),
+               nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_cache"),
+               nb::arg("value_cache"), nb::arg("slots"), nb::arg("num_tokens"), nb::arg("block_size"),
+               nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("num_threads"));
     module.def("add", &add, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("z"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("gather", &gather, nb::arg("program").none(), nb::arg("isa"), nb::arg("table"), nb::arg("indices"),

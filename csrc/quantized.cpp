@@ -16,7 +16,7 @@ constexpr float MOST = 127.0f;                              // of a code
 constexpr int OUTLIER = 128;                                // what the outlier's second code counts
 
 // Memory is asked for this much before it is needed: the processor's own guesses end with each page.
-constexpr int AHEAD = 2048;
+constexpr int AHEAD = 6144;
 
 typedef uint8_t Bytes __attribute__((vector_size(4 * LANES)));
 typedef int8_t SignedBytes __attribute__((vector_size(LANES)));
@@ -132,8 +132,10 @@ void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* g
             const Group<M>& group = groups[index];
             Bytes codes[UNITS][PARTS];
             const uint8_t* from = panel + index * CODE_BYTES;
-            if constexpr (M == 1)
+            if constexpr (M == 1) {
                 for (int line = 0; line < CODE_BYTES; line += 64) __builtin_prefetch(from + AHEAD + line);
+                __builtin_prefetch(header + weight.panel_bytes);
+            }
             load_codes<BITS>(from, codes);
             Ints sums[M][PARTS];
             for (int i = 0; i < M; ++i)

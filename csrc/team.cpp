@@ -59,9 +59,10 @@ void run_on_team(int num_threads, const std::function<void(const Team&)>& work) 
 
 void Program::run(int num_threads) const {
     run_on_team(num_threads, [this](const Team& team) {
-        for (const auto& kernel : kernels_) {
-            kernel(team);
-            team.wait();
+        for (std::size_t i = 0; i < steps_.size(); ++i) {
+            steps_[i].kernel(team);
+            bool own = i + 1 < steps_.size() && steps_[i].num_tokens > 0 && steps_[i].num_tokens == steps_[i + 1].num_tokens;
+            if (!own) team.wait();
         }
     });
 }

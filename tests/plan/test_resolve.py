@@ -125,7 +125,7 @@ def test_auto_dtype(
 
 def test_without_bfloat16_instructions_it_is_taken_to_fit(smollm2_config: ModelConfig, machine: Machine) -> None:
     small = replace(machine, cpu_features=frozenset(), free_memory=2**30 + 2**28)
-    config = resolve(EngineConfig(max_num_seqs=8), smollm2_config, small)
+    config = resolve(EngineConfig(max_num_seqs=8, quantization="none"), smollm2_config, small)
     assert config.dtype == "bfloat16"
     assert "float32 would be faster" in reasons_about(config, "dtype")[0]
 

@@ -43,8 +43,8 @@ def paged_attention(
 ) -> torch.Tensor:
     """Causal attention of T tokens in R rows over KV in blocks (csrc/attention.cpp) -> [T, num_heads, head_dim].
 
-    query [T, num_heads, head_dim]; key, value [num_blocks, block_size, num_kv_heads, head_dim], contiguous, of one
-    dtype of DTYPES; int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].
+    query [T, num_heads, head_dim]; key, value [num_blocks, block_size, num_kv_heads, head_dim], of one dtype of DTYPES,
+    written by `write_kv`: within a block the order is the kernel's own (csrc/kv_cache.h); int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].
     A token's result has the same bits whatever else is in the step, with any number of threads.
     """
     num_tokens, num_heads, head_dim = query.shape
@@ -99,7 +99,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     out = (y.data_ptr(), num_heads * width, width)
     num_threads, bfloat16 = torch.get_num_threads(), is_bfloat16(x)
     module().rms_norm(
-        current_program(),
+        current_program(by_token=True),
         instruction_sets()[0],
         _strided(heads),
         weight.data_ptr(),
@@ -124,7 +124,7 @@ def rope_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor
     cos, sin = cos.contiguous(), sin.contiguous()
     num_threads, bfloat16 = torch.get_num_threads(), is_bfloat16(x)
     module().rope(
-        current_program(),
+        current_program(by_token=True),
         instruction_sets()[0],
         _strided(x),
         cos.data_ptr(),
@@ -146,7 +146,7 @@ def gated(gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
     num_tokens, width = gate.shape
     y = empty((num_tokens, width), gate.dtype)
     module().gated(
-        current_program(),
+        current_program(by_token=True),
         instruction_sets()[0],
         (gate.data_ptr(), gate.stride(0), 0),
         (up.data_ptr(), up.stride(0), 0),
@@ -161,32 +161,42 @@ def gated(gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def write_kv(
-    key: torch.Tensor, value: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, slots: torch.Tensor
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    instruction_set: str | None = None,
 ) -> None:
-    """key, value [T, H, D] to int64 slots [T] of the caches [num_blocks, block_size, H, D] (csrc/row_ops.cpp)."""
-    num_tokens, num_heads, width = key.shape
+    """key, value [T, num_kv_heads, head_dim] to int64 slots [T] of caches that `paged_attention` reads."""
+    num_tokens, num_kv_heads, head_dim = key.shape
     assert value.shape == key.shape
     assert key.dtype == value.dtype == key_cache.dtype == value_cache.dtype
-    assert key_cache.shape[2:] == value_cache.shape[2:] == (num_heads, width)
+    assert key_cache.shape == value_cache.shape
+    assert key_cache.shape[2:] == (num_kv_heads, head_dim)
     assert key_cache.is_contiguous()
     assert value_cache.is_contiguous()
     assert slots.dtype == torch.int64
     assert slots.shape == (num_tokens,)
     assert slots.is_contiguous()
-    assert key.stride(2) == value.stride(2) == 1
+    key, value = (x if x.stride()[1:] == (head_dim, 1) else x.contiguous() for x in (key, value))
     module().write_kv(
-        current_program(),
-        instruction_sets()[0],
-        _strided(key),
-        _strided(value),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
-        slots.data_ptr(),
-        num_tokens,
-        num_heads,
-        width,
-        is_bfloat16(key),
-        torch.get_num_threads(),
+        current_program(by_token=True),
+        isa=instruction_set or instruction_sets()[0],
+        bfloat16=is_bfloat16(key),
+        key=key.data_ptr(),
+        key_stride=key.stride(0),
+        value=value.data_ptr(),
+        value_stride=value.stride(0),
+        key_cache=key_cache.data_ptr(),
+        value_cache=value_cache.data_ptr(),
+        slots=slots.data_ptr(),
+        num_tokens=num_tokens,
+        block_size=key_cache.shape[1],
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        num_threads=torch.get_num_threads(),
     )
 
 
@@ -198,7 +208,7 @@ def add(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     num_tokens, width = x.shape
     y = empty((num_tokens, width), x.dtype)
     module().add(
-        current_program(),
+        current_program(by_token=True),
         instruction_sets()[0],
         (x.data_ptr(), x.stride(0), 0),
         (z.data_ptr(), z.stride(0), 0),
@@ -219,7 +229,7 @@ def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
     out = (y.data_ptr(), width, 0)
     num_threads, bfloat16 = torch.get_num_threads(), is_bfloat16(x)
     module().scale(
-        current_program(),
+        current_program(by_token=True),
         instruction_sets()[0],
         (x.data_ptr(), x.stride(0), 0),
         out,
@@ -294,10 +304,17 @@ def run(recording: Recording) -> None:
     recording.program.run(torch.get_num_threads())
 
 
-def current_program() -> Any:
-    """What the kernels are recorded into; None where they are to run."""
+def current_program(*, by_token: bool = False) -> Any:
+    """What the kernels are recorded into; None where they are to run.
+
+    `by_token`: of neighbouring kernels each thread goes on with the tokens it had, without waiting for the others.
+    """
     recording = current_recording()
-    return None if recording is None else recording.program
+    if recording is None:
+        return None
+    if not by_token:
+        recording.arena.settle()
+    return recording.program
 
 
 def _strided(x: torch.Tensor) -> tuple[int, int, int]:
