@@ -22,6 +22,7 @@ constexpr int AHEAD = 2048;
 // M rows, laid out unit by unit, times N panels.
 template <typename Type, int M, int N>
 inline void multiply(const int32_t* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, Floats (&y)[M][N * PARTS]) {
+    Floats sums[M][N * PARTS] = {};  // of its own, not y: so it stays in registers
     for (int64_t unit = 0; unit < num_units; ++unit) {
         Ints weights[N * PARTS];
         for (int n = 0; n < N; ++n)
@@ -30,8 +31,10 @@ inline void multiply(const int32_t* x, int64_t num_units, const uint8_t* panels,
         if constexpr (M == 1)
             for (int n = 0; n < N; ++n) __builtin_prefetch(panels + n * panel_bytes + unit * UNIT * PANEL + AHEAD);
         for (int i = 0; i < M; ++i)
-            for (int p = 0; p < N * PARTS; ++p) y[i][p] = Type::add_products(y[i][p], weights[p], x[unit * M + i]);
+            for (int p = 0; p < N * PARTS; ++p) sums[i][p] = Type::add_products(sums[i][p], weights[p], x[unit * M + i]);
     }
+    for (int i = 0; i < M; ++i)
+        for (int p = 0; p < N * PARTS; ++p) y[i][p] = sums[i][p];
 }
 
 int64_t units_of(const DenseWeight& weight) { return weight.bfloat16 ? (weight.num_inputs + 1) / 2 : weight.num_inputs; }
@@ -77,7 +80,7 @@ void dense_linear(const DenseCall& call, const Team& team) {
         const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes;
         at_once<PANELS>(panel, num_panels - panel, [&](int64_t, auto N) {
             in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {
-                Floats y[M][N * PARTS] = {};
+                Floats y[M][N * PARTS];
                 multiply<Type, M, N>(x + row * num_units, num_units, panels, panel_bytes, y);
                 for (int n = 0; n < N; ++n) store_rows(rows, weight.num_outputs, row, (panel + n) * PANEL, y, n * PARTS);
             });

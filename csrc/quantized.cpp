@@ -114,12 +114,21 @@ inline void load_codes(const uint8_t* from, Bytes (&codes)[UNITS][PARTS]) {
     }
 }
 
+// One unit's codes of a group, whichever.
+template <int BITS>
+inline Bytes codes_of_unit(const uint8_t* from, int unit, int part) {
+    if constexpr (BITS == 8) return load_bytes(from + UNIT * (unit * PANEL + part * LANES));
+    Bytes both = load_bytes(from + UNIT * (unit / 2 * PANEL + part * LANES));
+    return (Bytes)((Shorts)both >> (unit % 2 * 4)) & 0x0f;
+}
+
 // M rows times the weights of one panel.
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, int M>
 void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* groups, const uint8_t* panel, Floats (&y)[M][PARTS]) {
     constexpr int CODE_BYTES = UNITS * UNIT * PANEL * BITS / 8;
     const uint8_t* header = panel + weight.header_offset;
     int64_t num_groups = weight.num_inputs / weight.group_size;
+    Floats totals[M][PARTS] = {};  // of its own, not y: so it stays in registers
     for (int64_t block = 0; block < num_groups; block += weight.groups_per_block) {
         Floats d[PARTS], m[PARTS];
         for (int p = 0; p < PARTS; ++p) d[p] = load_half(header + 2 * p * LANES);
@@ -130,33 +139,50 @@ void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* g
         }
         for (int64_t index = block; index < block + (BLOCKS ? weight.groups_per_block : 1); ++index) {
             const Group<M>& group = groups[index];
-            Bytes codes[UNITS][PARTS];
             const uint8_t* from = panel + index * CODE_BYTES;
             if constexpr (M == 1) {
                 for (int line = 0; line < CODE_BYTES; line += 64) __builtin_prefetch(from + AHEAD + line);
                 __builtin_prefetch(header + weight.panel_bytes);
             }
-            load_codes<BITS>(from, codes);
-            Ints sums[M][PARTS];
+            Ints sums[M][PARTS], outliers[M][PARTS];
             for (int i = 0; i < M; ++i)
                 for (int p = 0; p < PARTS; ++p) sums[i][p] = Ints{} + group.minus_zero[i];
-            for (int u = 0; u < UNITS; ++u, x += M)
+            if constexpr (M == 1) {
+                Bytes codes[UNITS][PARTS];
+                load_codes<BITS>(from, codes);
+                for (int u = 0; u < UNITS; ++u)
+                    for (int p = 0; p < PARTS; ++p) sums[0][p] = add_products(sums[0][p], codes[u][p], x[u]);
                 for (int p = 0; p < PARTS; ++p)
-                    for (int i = 0; i < M; ++i) sums[i][p] = add_products(sums[i][p], codes[u][p], x[i]);
+                    outliers[0][p] = add_products(Ints{}, codes_of_unit<BITS>(from, group.outlier_units[0], p), group.outliers[0]);
+            } else {
+                alignas(64) uint8_t codes[UNITS][UNIT * PANEL];
+                for (int u = 0; u < UNITS; ++u)
+                    for (int p = 0; p < PARTS; ++p) {
+                        Bytes bytes = codes_of_unit<BITS>(from, u, p);
+                        std::memcpy(codes[u] + UNIT * p * LANES, &bytes, sizeof bytes);
+                        for (int i = 0; i < M; ++i) sums[i][p] = add_products(sums[i][p], bytes, x[u * M + i]);
+                    }
+                for (int i = 0; i < M; ++i)
+                    for (int p = 0; p < PARTS; ++p)
+                        outliers[i][p] = add_products(Ints{}, load_bytes(codes[group.outlier_units[i]] + UNIT * p * LANES), group.outliers[i]);
+            }
+            x += UNITS * M;
             for (int p = 0; p < PARTS; ++p) {
                 Floats scale = BLOCKS ? d[p] * load_small<int8_t>(header + p * LANES) : d[p];
                 for (int i = 0; i < M; ++i) {
-                    sums[i][p] += add_products(Ints{}, codes[group.outlier_units[i]][p], group.outliers[i]) * OUTLIER;
-                    y[i][p] += __builtin_convertvector(sums[i][p], Floats) * (scale * group.scales[i]);
+                    sums[i][p] += outliers[i][p] * OUTLIER;
+                    totals[i][p] += __builtin_convertvector(sums[i][p], Floats) * (scale * group.scales[i]);
                 }
                 if constexpr (MINIMUM) {
                     Floats minimum = BLOCKS ? m[p] * load_small<int8_t>(header + PANEL + p * LANES) : m[p];
-                    for (int i = 0; i < M; ++i) y[i][p] += minimum * group.sums[i];
+                    for (int i = 0; i < M; ++i) totals[i][p] += minimum * group.sums[i];
                 }
             }
             if constexpr (BLOCKS) header += MINIMUM ? 2 * PANEL : PANEL;
         }
     }
+    for (int i = 0; i < M; ++i)
+        for (int p = 0; p < PARTS; ++p) y[i][p] = totals[i][p];
 }
 
 // The first of some values that is not less than `bound`, all others being so.
@@ -243,7 +269,7 @@ void linear(const QuantizedCall& call, const Team& team) {
     share(team, (weight.num_outputs + PANEL - 1) / PANEL, [&](int64_t index) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes;
         in_groups<ROWS>(0, x.num_rows, [&](int64_t row, auto M) {
-            Floats y[M][PARTS] = {};
+            Floats y[M][PARTS];
             multiply<BITS, UNITS, MINIMUM, BLOCKS, M>(weight, x.codes<M>(row), x.groups<M>(row), panel, y);
             store_rows(call.rows, weight.num_outputs, row, index * PANEL, y, 0);
         });
