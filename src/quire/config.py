@@ -55,8 +55,8 @@ class EngineConfig:
     dtype: DType = knob("auto", "dtype of weights, activations and KV", choices=get_args(DType))
     quantization: QuantizationChoice = knob(
         "auto",
-        "weights as floats of the dtype (none) or in the few bits a GGUF file has them in (stored): less memory, faster,"
-        " with activations rounded to 8 bits; auto: stored where it can be, unless a dtype is asked for",
+        "weights as floats of the dtype (none), in the few bits a GGUF file has them in (stored), or rounded while loading"
+        " (int8, int4): less memory, faster; auto: stored where it can be, unless a dtype is asked for",
         choices=get_args(QuantizationChoice),
     )
     max_model_len: int | None = knob(

@@ -47,7 +47,11 @@ def test_weights_take_what_their_form_needs(smollm2_config: ModelConfig, machine
         quantization: resolve(EngineConfig(quantization=quantization), smollm2_config, machine).memory.need.weights
         for quantization in get_args(Quantization)
     }
-    assert needs == {"none": smollm2_config.num_parameters() * 2, "stored": smollm2_config.quantized_bytes}
+    assert needs["none"] == smollm2_config.num_parameters() * 2
+    assert needs["stored"] == smollm2_config.quantized_bytes
+    table, rest = 49152 * 576, smollm2_config.num_parameters() - 49152 * 576
+    assert needs["int8"] == round((table + rest) * 34 / 32)
+    assert needs["int4"] == round(table * 34 / 32 + rest * 20 / 32)
 
 
 @pytest.mark.parametrize(

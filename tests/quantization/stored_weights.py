@@ -27,6 +27,10 @@ class FloatWeight:
     def fill(self, destination: torch.Tensor) -> None:
         destination.copy_(self.values)
 
+    def floats(self, num_rows: int) -> Iterator[torch.Tensor]:
+        for first in range(0, self.num_outputs, num_rows):
+            yield self.values[first : first + num_rows].float()
+
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         return None
 
@@ -46,6 +50,9 @@ class CodedWeight:
         return self.stored.codes.shape[1]
 
     def fill(self, destination: torch.Tensor) -> None:
+        raise AssertionError("it is read as it is stored")
+
+    def floats(self, num_rows: int) -> Iterator[torch.Tensor]:
         raise AssertionError("it is read as it is stored")
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:

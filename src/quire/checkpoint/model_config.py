@@ -161,13 +161,17 @@ class ModelConfig:
     def num_parameters(self) -> int:
         """Weights held in memory when loaded, norms and biases included, tied embeddings counted once."""
         embedding_dim = self.embedding_dim or self.hidden_size
-        total = self.vocab_size * embedding_dim * (1 if self.tie_word_embeddings else 2)
+        total = self.table_parameters()
         if embedding_dim != self.hidden_size:
             total += 2 * embedding_dim * self.hidden_size
         total += (self.num_positions + self.num_token_types) * self.hidden_size
         total += self._norm_parameters() * int(self.embedding_norm)
         total += self._norm_parameters() * int(self.final_norm)
         return total + self.num_layers * self._layer_parameters()
+
+    def table_parameters(self) -> int:
+        """Of the token embedding and of the projection to the vocabulary; where they are one, counted once."""
+        return self.vocab_size * (self.embedding_dim or self.hidden_size) * (1 if self.tie_word_embeddings else 2)
 
     def _norm_parameters(self) -> int:
         return self.hidden_size * (1 if self.norm == "rms_norm" else 2)

@@ -106,6 +106,22 @@ class WeightLoader:
             yield rows
         self._left.discard(stored)
 
+    def float_rows(self, name: str, num_rows: int, *, transposed: bool) -> Iterator[torch.Tensor]:
+        """A tensor, or its transpose, as float32, so many rows at a time. Raises CheckpointError (see `fill`)."""
+        stored = self._stored_name(name)
+        info = self._source.info(stored)
+        if transposed:
+            whole = torch.empty(info.shape[::-1])
+            self.fill(whole, name, transposed=True)
+            yield from whole.split(num_rows)  # type: ignore[no-untyped-call]
+            return
+        for start in range(0, info.shape[0], num_rows):
+            chunk = _as_tensor(self._source.read(stored, start, min(start + num_rows, info.shape[0])), info.dtype)
+            rows = chunk.float()
+            self._check_finite(name, rows, chunk)
+            yield rows
+        self._left.discard(stored)
+
     def drop_copy(self, name: str, shape: tuple[int, ...], kept: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Accept a second copy of a tensor that the config says is shared; `kept` gives rows of the first, by index.
 

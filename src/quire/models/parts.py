@@ -37,6 +37,9 @@ class LoadedTensor:
     def fill(self, destination: torch.Tensor) -> None:
         self._loader.fill(destination, self._name, transposed=self._transposed)
 
+    def floats(self, num_rows: int) -> Iterator[torch.Tensor]:
+        return self._loader.float_rows(self._name, num_rows, transposed=self._transposed)
+
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         return self._loader.quantized(self._name, num_rows, transposed=self._transposed)
 

@@ -50,8 +50,8 @@ def check_quantization(
     if quantization == "none":
         return
     lacking = None
-    if model.quantized_bytes is None:
-        lacking = f"{config.model} is not stored in few bits"
+    if quantization == "stored" and model.quantized_bytes is None:
+        lacking = f"{config.model} is not stored in few bits; int8 and int4 round it while loading"
     elif backend != "cpu":
         lacking = f"backend {backend} has no kernels for weights of few bits; choose backend cpu"
     if lacking is not None:

@@ -15,6 +15,8 @@ from quire.plan.activations import activation_bytes
 from quire.plan.sizes import MIB, format_size
 
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
+BYTES_WHEN_ROUNDED = {"int8": 1 + 2 / 32, "int4": 0.5 + 4 / 32}
+"""A weight's code and its part of the group's scale, and with 4 bits of its minimum; tables have 8 bits (quantization/)."""
 
 RUNTIME_BYTES = 268 * MIB
 """Python, torch, their code pages and quire's own modules, resident after a step of a tiny model (docs/lab.md)."""
@@ -119,6 +121,10 @@ def memory_need(model: ModelConfig, demand: Demand) -> MemoryNeed:
 def weight_bytes(model: ModelConfig, demand: Demand) -> int:
     if demand.quantization == "stored" and model.quantized_bytes is not None:
         return model.quantized_bytes
+    if demand.quantization in BYTES_WHEN_ROUNDED:
+        tables = model.table_parameters()
+        in_layers = (model.num_parameters() - tables) * BYTES_WHEN_ROUNDED[demand.quantization]
+        return round(tables * BYTES_WHEN_ROUNDED["int8"] + in_layers)
     return model.num_parameters() * BYTES_PER_ELEMENT[demand.dtype]
 
 

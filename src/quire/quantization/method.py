@@ -12,7 +12,7 @@ from quire.kernels.ops import Ops
 
 
 class StoredWeight(Protocol):
-    """One tensor of a checkpoint, [num_outputs, num_inputs]; it is read once, by one of the two ways."""
+    """One tensor of a checkpoint, [num_outputs, num_inputs]; it is read once, by one of the ways."""
 
     @property
     def num_outputs(self) -> int: ...
@@ -22,6 +22,9 @@ class StoredWeight(Protocol):
 
     def fill(self, destination: torch.Tensor) -> None:
         """Read it as floats into memory of its shape, row by row."""
+
+    def floats(self, num_rows: int) -> Iterator[torch.Tensor]:
+        """Its rows as float32, so many at a time."""
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         """Its rows as they are stored, so many at a time; None where it is stored as floats."""

@@ -1,17 +1,20 @@
-"""Weights in the few bits a checkpoint stores them in, multiplied as integers (csrc/quantized.cpp)."""
+"""Weights in few bits, multiplied as integers (csrc/quantized.cpp): as the checkpoint has them, or rounded while loading."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.native_linear import panel_rows, quantized_linear
 from quire.kernels.panels import PANEL, PanelWeight, empty_panels, fill_panels, join_panels, layout_of
 from quire.kernels.recording import empty
 from quire.quantization.method import QuantMethod, StoredWeight, Table
+from quire.quantization.rounding import GROUP_SIZE, round_rows
 
 PANELS_AT_ONCE = 8
 """Read and laid out together: few enough that what they pass through stays in the cache."""
@@ -26,17 +29,21 @@ class Segment:
     weight: Any
 
 
-class Stored:
-    """Tensors stored as floats, or in a type without a kernel, are left to `others`."""
+class FewBits(ABC):
+    """What has no kernel in few bits is left to `others`."""
 
     def __init__(self, others: QuantMethod) -> None:
         self._others = others
+
+    @abstractmethod
+    def panels(self, part: StoredWeight, *, of_table: bool) -> PanelWeight | None:
+        """A tensor laid out for the kernel; None, and nothing read, where it has to be left to `others`."""
 
     def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> list[Segment]:
         segments: list[Segment] = []
         first = 0
         for part in parts:
-            weight = read_panels(part) or self._others.load([part], dtype)
+            weight = self.panels(part, of_table=False) or self._others.load([part], dtype)
             segments.append(Segment(first, first + part.num_outputs, weight))
             first += part.num_outputs
         return _join(segments)
@@ -53,8 +60,34 @@ class Stored:
         return y
 
     def load_table(self, part: StoredWeight, dtype: torch.dtype) -> Table:
-        panels = read_panels(part)
+        panels = self.panels(part, of_table=True)
         return self._others.load_table(part, dtype) if panels is None else PanelTable(panels, dtype)
+
+
+class Stored(FewBits):
+    """Those of the checkpoint; tensors stored as floats, or in a type without a kernel, stay floats."""
+
+    def panels(self, part: StoredWeight, *, of_table: bool) -> PanelWeight | None:
+        chunks = part.quantized(PANELS_AT_ONCE * PANEL)
+        return None if chunks is None else lay_out(chunks, part.num_outputs)
+
+
+class Rounded(FewBits):
+    """Whatever the checkpoint has is rounded while it is loaded, but for tensors whose inputs are not whole groups.
+
+    Tables have 8 bits: with 4 the vocabulary's logits suffer most (docs/lab.md).
+    """
+
+    def __init__(self, others: QuantMethod, bits: int) -> None:
+        super().__init__(others)
+        self._bits = bits
+
+    def panels(self, part: StoredWeight, *, of_table: bool) -> PanelWeight | None:
+        if part.num_inputs % GROUP_SIZE:
+            return None
+        bits = 8 if of_table else self._bits
+        chunks = part.floats(PANELS_AT_ONCE * PANEL)
+        return lay_out((round_rows(rows.numpy(), bits) for rows in chunks), part.num_outputs)
 
 
 class PanelTable:
@@ -72,14 +105,11 @@ class PanelTable:
         return quantized_linear(x, self._panels, output=output)
 
 
-def read_panels(part: StoredWeight) -> PanelWeight | None:
-    """A tensor as it is stored, laid out for the kernel; None where it is stored as floats."""
-    chunks = part.quantized(PANELS_AT_ONCE * PANEL)
-    if chunks is None:
-        return None
+def lay_out(chunks: Iterable[QuantizedRows], num_outputs: int) -> PanelWeight | None:
+    """Panels from their rows, PANELS_AT_ONCE in each chunk; None of no rows."""
     weight: PanelWeight | None = None
     for number, rows in enumerate(chunks):
-        weight = weight or empty_panels(layout_of(rows, part.num_outputs))
+        weight = weight or empty_panels(layout_of(rows, num_outputs))
         first = number * PANELS_AT_ONCE
         fill_panels(weight.panels.numpy()[first : first + PANELS_AT_ONCE], weight.layout, rows)
     return weight

@@ -11,9 +11,9 @@ from quire.checkpoint.gguf.block_codes import CODE_TYPES
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels.cpu_ops import CpuOps
+from quire.quantization.few_bits import PanelTable, Stored
 from quire.quantization.panels import PanelsTable
 from quire.quantization.select import select_method
-from quire.quantization.stored import PanelTable, Stored
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
