@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from quire import LLM, RequestOutput, SamplingParams
+from quire.core.native import has_native_module
 
-REFERENCE = {"backend": "reference", "dtype": "float32", "seed": 7, "num_threads": 1}
+Engine = dict[str, Any]
+ENGINES: dict[str, Engine] = {
+    "reference": {"backend": "reference", "dtype": "float32", "seed": 7, "num_threads": 1},
+    "cpu-float32": {"backend": "cpu", "dtype": "float32", "seed": 7, "num_threads": 2},
+    "cpu-bfloat16": {"backend": "cpu", "dtype": "bfloat16", "seed": 7, "num_threads": 2},
+    "cpu-int8": {"backend": "cpu", "dtype": "float32", "quantization": "int8", "seed": 7, "num_threads": 1},
+}
 PROBE_LENGTH = 70
 
 
@@ -49,8 +56,8 @@ PROBE_PARAMS = [
 NEIGHBOUR = SamplingParams(temperature=1.0, max_tokens=9, ignore_eos=True)
 
 
-def alone(model: Path, params: SamplingParams, **config: Any) -> Answer:
-    with LLM(str(model), **{**REFERENCE, **config}) as llm:
+def alone(model: Path, params: SamplingParams, engine: Engine, **config: Any) -> Answer:
+    with LLM(str(model), **{**engine, **config}) as llm:
         return answer(llm.generate(PROBE, params, use_tqdm=False)[0])
 
 
@@ -68,10 +75,22 @@ def model(request: pytest.FixtureRequest) -> Path:
     return path
 
 
+@pytest.fixture(
+    params=[
+        pytest.param(
+            name, marks=[] if name == "reference" or has_native_module() else pytest.mark.skip("no native kernels")
+        )
+        for name in ENGINES
+    ]
+)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return ENGINES[request.param]
+
+
 @pytest.mark.parametrize("params", PROBE_PARAMS, ids=["greedy", "seeded"])
-def test_alone_and_at_every_position_of_batches(model: Path, params: SamplingParams) -> None:
-    expected = alone(model, params)
-    with LLM(str(model), **REFERENCE, enable_prefix_caching=False) as llm:
+def test_alone_and_at_every_position_of_batches(model: Path, params: SamplingParams, engine: Engine) -> None:
+    expected = alone(model, params, engine)
+    with LLM(str(model), **engine, enable_prefix_caching=False) as llm:
         for num_neighbours in (1, 2, 7):
             for position in range(num_neighbours + 1):
                 assert among(llm, params, num_neighbours, position) == expected, (num_neighbours, position)
@@ -81,15 +100,15 @@ def test_alone_and_at_every_position_of_batches(model: Path, params: SamplingPar
 
 @pytest.mark.parametrize("params", PROBE_PARAMS, ids=["greedy", "seeded"])
 @pytest.mark.parametrize("budget", [16, 23, 64, 2048])
-def test_chunk_budgets(model: Path, params: SamplingParams, budget: int) -> None:
-    expected = alone(model, params)
-    with LLM(str(model), **REFERENCE, max_num_batched_tokens=budget, max_num_seqs=min(budget, 16)) as llm:
+def test_chunk_budgets(model: Path, params: SamplingParams, budget: int, engine: Engine) -> None:
+    expected = alone(model, params, engine)
+    with LLM(str(model), **engine, max_num_batched_tokens=budget, max_num_seqs=min(budget, 16)) as llm:
         assert among(llm, params, 5, 3) == expected
 
 
-def test_prefix_cache_cold_and_warm(model: Path) -> None:
-    expected = alone(model, PROBE_PARAMS[0], enable_prefix_caching=False)
-    with LLM(str(model), **REFERENCE) as llm:
+def test_prefix_cache_cold_and_warm(model: Path, engine: Engine) -> None:
+    expected = alone(model, PROBE_PARAMS[0], engine, enable_prefix_caching=False)
+    with LLM(str(model), **engine) as llm:
         cold = llm.generate(PROBE, PROBE_PARAMS[0], use_tqdm=False)[0]
         warm = llm.generate(PROBE, PROBE_PARAMS[0], use_tqdm=False)[0]
         together = llm.generate([PROBE] * 4, PROBE_PARAMS[0], use_tqdm=False)
@@ -100,9 +119,9 @@ def test_prefix_cache_cold_and_warm(model: Path) -> None:
 
 @pytest.mark.parametrize("params", PROBE_PARAMS, ids=["greedy", "seeded"])
 @pytest.mark.parametrize("num_steps_in_flight", [1, 2])
-def test_forced_preemption(tiny_llama: Path, params: SamplingParams, num_steps_in_flight: int) -> None:
-    expected = alone(tiny_llama, params)
-    config = {**REFERENCE, "num_blocks": 26, "max_model_len": 256, "enable_prefix_caching": False}
+def test_forced_preemption(tiny_llama: Path, params: SamplingParams, num_steps_in_flight: int, engine: Engine) -> None:
+    expected = alone(tiny_llama, params, engine)
+    config = {**engine, "num_blocks": 26, "max_model_len": 256, "enable_prefix_caching": False}
     long = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
     with LLM(str(tiny_llama), **config, num_steps_in_flight=num_steps_in_flight) as llm:
         batch = [[1] * 40, [2] * 40, [3] * 40, PROBE]
@@ -112,33 +131,33 @@ def test_forced_preemption(tiny_llama: Path, params: SamplingParams, num_steps_i
 
 
 @pytest.mark.parametrize("params", PROBE_PARAMS, ids=["greedy", "seeded"])
-def test_two_steps_in_flight(model: Path, params: SamplingParams) -> None:
-    expected = alone(model, params)
-    with LLM(str(model), **REFERENCE, num_steps_in_flight=2) as llm:
+def test_two_steps_in_flight(model: Path, params: SamplingParams, engine: Engine) -> None:
+    expected = alone(model, params, engine)
+    with LLM(str(model), **engine, num_steps_in_flight=2) as llm:
         assert among(llm, params, 6, 2) == expected
 
 
-def test_two_threads(model: Path) -> None:
+def test_two_threads(model: Path, engine: Engine) -> None:
     """With any fixed number of threads."""
-    config = {**REFERENCE, "num_threads": 2}
+    config = {**engine, "num_threads": 2}
     with LLM(str(model), **config) as llm:
         expected = answer(llm.generate(PROBE, PROBE_PARAMS[1], use_tqdm=False)[0])
         llm.reset_prefix_cache()
         assert among(llm, PROBE_PARAMS[1], 9, 4) == expected
 
 
-def test_prompt_logprobs_do_not_depend_on_chunks(model: Path) -> None:
+def test_prompt_logprobs_do_not_depend_on_chunks(model: Path, engine: Engine) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=2)
-    whole = alone(model, params)
-    chunked = alone(model, params, max_num_batched_tokens=16, max_num_seqs=4)
+    whole = alone(model, params, engine)
+    chunked = alone(model, params, engine, max_num_batched_tokens=16, max_num_seqs=4)
     assert len(whole.prompt_logprobs) == PROBE_LENGTH - 1
     assert chunked == whole
 
 
-def test_samples_of_one_request_equal_requests_of_their_own(model: Path) -> None:
+def test_samples_of_one_request_equal_requests_of_their_own(model: Path, engine: Engine) -> None:
     """A fork shares blocks copy on write; its tokens are those of a request with the fork's seed."""
     params = SamplingParams(temperature=1.0, seed=11, n=4, max_tokens=20, ignore_eos=True)
-    with LLM(str(model), **REFERENCE) as llm:
+    with LLM(str(model), **engine) as llm:
         forked = llm.generate(PROBE, params, use_tqdm=False)[0].outputs
         stride = 0x9E3779B97F4A7C15
         for sample in forked:
@@ -150,9 +169,9 @@ def test_samples_of_one_request_equal_requests_of_their_own(model: Path) -> None
 
 @pytest.mark.nightly
 @pytest.mark.real
-def test_real_model(smollm2: str) -> None:
+def test_real_model(smollm2: str, engine: Engine) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=16, logprobs=3, ignore_eos=True)
-    with LLM(smollm2, **REFERENCE) as llm:
+    with LLM(smollm2, **engine) as llm:
         probe = llm.get_tokenizer().encode(
             "The scheduler of an inference engine decides which tokens to compute next. " * 6
         )
@@ -163,5 +182,5 @@ def test_real_model(smollm2: str) -> None:
             output = llm.generate(batch, params, use_tqdm=False)[position]
             assert answer(output) == expected, position
     for config in ({"max_num_batched_tokens": 16}, {"max_num_batched_tokens": 100}, {"num_steps_in_flight": 2}):
-        with LLM(smollm2, **REFERENCE, **config) as llm:
+        with LLM(smollm2, **engine, **config) as llm:
             assert answer(llm.generate(probe, params, use_tqdm=False)[0]) == expected, config

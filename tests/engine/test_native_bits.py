@@ -1,4 +1,4 @@
-"""The real models with their weights as stored: near the floats, and the same bits however a step is put together."""
+"""The real models on the native kernels: the same bits however a step is put together, whatever the weights are kept as."""
 
 from __future__ import annotations
 
@@ -32,24 +32,38 @@ def answers(outputs: Sequence[RequestOutput]) -> list[Any]:
     ]
 
 
-def run(model: str, prompts: list[list[int]] = PROMPTS, **config: Any) -> list[Any]:
-    with LLM(model, quantization="stored", num_blocks=400, enable_prefix_caching=False, **config) as llm:
-        found = answers(llm.generate(prompts, PARAMS, use_tqdm=False))  # type: ignore[arg-type]
+WEIGHTS: dict[str, dict[str, Any]] = {
+    "float32": {"dtype": "float32"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "stored": {"dtype": "bfloat16", "quantization": "stored"},
+    "int8": {"dtype": "float32", "quantization": "int8"},
+    "int4": {"dtype": "bfloat16", "quantization": "int4"},
+}
+
+
+def run(model: str, **config: Any) -> list[Any]:
+    with LLM(model, backend="cpu", num_blocks=400, enable_prefix_caching=False, **config) as llm:
+        found = answers(llm.generate(PROMPTS, PARAMS, use_tqdm=False))  # type: ignore[arg-type]
         programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
         assert (programs is None) is config.get("enforce_eager", False)
         assert programs is None or programs._programs
         return found
 
 
-@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
-def test_the_bits_do_not_depend_on_batch_chunks_threads_or_programs(model: str, request: pytest.FixtureRequest) -> None:
-    name: str = request.getfixturevalue(model)
-    expected = run(name)
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [*(("smollm2", weights) for weights in WEIGHTS), *(("gemma3", weights) for weights in ("bfloat16", "stored"))],
+)
+def test_the_bits_do_not_depend_on_batch_chunks_threads_or_programs(
+    model: str, weights: str, request: pytest.FixtureRequest
+) -> None:
+    name, config = request.getfixturevalue(model), WEIGHTS[weights]
+    expected = run(name, **config)
     assert len(expected) == len(PROMPTS)
-    assert run(name, enforce_eager=True) == expected
-    assert run(name, max_num_batched_tokens=16, num_threads=1) == expected
-    assert run(name, max_num_seqs=1) == expected
-    with LLM(name, quantization="stored", num_blocks=400) as llm:
+    assert run(name, enforce_eager=True, **config) == expected
+    assert run(name, max_num_batched_tokens=16, num_threads=1, **config) == expected
+    assert run(name, max_num_seqs=1, **config) == expected
+    with LLM(name, backend="cpu", num_blocks=400, **config) as llm:
         warm = [llm.generate(PROMPTS, PARAMS, use_tqdm=False) for _ in range(2)]  # type: ignore[arg-type]
     assert [answers(outputs) for outputs in warm] == [expected] * 2
 
