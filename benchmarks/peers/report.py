@@ -1,0 +1,3 @@
+"""stub to be written."""
+from pathlib import Path
+def write_report(results: Path, page: Path) -> None: ...
