@@ -153,8 +153,7 @@ def write_gguf(source: Path, target: Path, precision: str) -> None:
 
     wanted = gguf.GGMLQuantizationType[precision.upper()]
     reader = gguf.GGUFReader(source)
-    architecture = reader.get_field("general.architecture").contents()
-    writer = gguf.GGUFWriter(target, architecture)
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
     for field in reader.fields.values():
         # The writer adds these itself.
         if field.name in ("general.architecture", "general.file_type") or field.name.startswith("GGUF."):

@@ -59,7 +59,9 @@ class Interleaved:
         turns.last = time.perf_counter() - start
         turns.spent += turns.last
         shown = ", ".join(f"{self._label(key)} {value:,.4g}" for key, value in figures.items())
-        print(f"{self.case.letter} {f'round {number}' if number else 'warm-up'}: {contender.name:<20} {shown}", flush=True)
+        print(
+            f"{self.case.letter} {f'round {number}' if number else 'warm-up'}: {contender.name:<20} {shown}", flush=True
+        )
         if number != WARM_UP:
             self.record.add_run(self.case.letter, contender.name, number, figures)
         return True

@@ -66,7 +66,7 @@ def _products() -> dict[str, Callable[[], Any]]:
     uint8 = torch.randint(0, 255, (SIDE, SIDE), dtype=torch.uint8)
     packed = torch.ops.onednn.qlinear_prepack(int8, None)
     scales, zeros = torch.ones(SIDE), torch.zeros(SIDE, dtype=torch.int32)
-    arguments = (uint8, 1.0, 0, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+    arguments: tuple[Any, ...] = (uint8, 1.0, 0, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     return {
         "float32": lambda: float32 @ float32,
         "bfloat16": lambda: bfloat16 @ bfloat16,

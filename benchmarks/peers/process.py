@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -67,15 +68,14 @@ class EngineProcess:
         """End all of its processes. Idempotent."""
         self.thaw()
         self._signal(signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pass
         self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
-                _close(pipe)
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
     def _signal(self, number: int) -> None:
         # By process and not by group: vLLM's engine process makes itself a group within the session.
@@ -114,13 +114,6 @@ class EngineProcess:
                 self._received += data
         line, self._received = self._received.split(b"\n", 1)
         return line
-
-
-def _close(pipe: Any) -> None:
-    try:
-        pipe.close()
-    except BrokenPipeError:
-        return
 
 
 def _session(leader: int) -> list[int]:

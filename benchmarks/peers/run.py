@@ -13,11 +13,11 @@ from benchmarks.peers.engines import llama_cpp, onnxruntime_genai, openvino, qui
 from benchmarks.peers.engines.peer import Peer, Variant
 from benchmarks.peers.interleave import Interleaved, Measure
 from benchmarks.peers.machine import describe, measure_limits
+from benchmarks.peers.prepare import Setup
 from benchmarks.peers.quality import greedy_tokens, measure_quality
 from benchmarks.peers.record import Record
 from benchmarks.peers.roofline import BYTES_A_WEIGHT, Roofline, weight_bytes
 from benchmarks.peers.serving import Load, RunningServer, first_token_through_server, start_server
-from benchmarks.peers.prepare import Setup
 from benchmarks.peers.text import Text, fetch_text, read_tokenizer
 
 from quire.checkpoint.checkpoint import open_checkpoint
@@ -114,7 +114,9 @@ def check_quality(setup: Setup, contenders: Sequence[Contender], text: Text, rec
             record.quality[contender.name] = quality.to_dict()
             shown = "-" if quality.perplexity is None else f"{quality.perplexity:.3f}"
             sample = tokenizer.decode(quality.sample[:16])
-            print(f"quality: {contender.name:<20} perplexity {shown}, equal {quality.num_equal}, {sample!r}", flush=True)
+            print(
+                f"quality: {contender.name:<20} perplexity {shown}, equal {quality.num_equal}, {sample!r}", flush=True
+            )
     finally:
         reference.stop()
     record.write()

@@ -134,4 +134,6 @@ def _figures(result: ServeResult) -> Figures:
     if errors:
         raise EngineError(f"{sum(errors.values())} requests failed: {next(iter(errors))}")
     found = result.measurement.to_dict(("ttft", "tpot"), (50, 99))
-    return {f"{name}_p{percent}_ms": found[f"p{percent}_{name}_ms"] for name in ("ttft", "tpot") for percent in (50, 99)}
+    return {
+        f"{name}_p{percent}_ms": found[f"p{percent}_{name}_ms"] for name in ("ttft", "tpot") for percent in (50, 99)
+    }

@@ -34,6 +34,9 @@ class LlamaCpp:
     def load(self, options: Mapping[str, Any]) -> dict[str, str]:
         self._lib = lib = import_module("llama_cpp")
         self._numpy = import_module("numpy")
+        # It reports every graph it plans; the callback must outlive the library's use of it.
+        self._silent = lib.llama_log_callback(lambda level, text, data: None)
+        lib.llama_log_set(self._silent, None)
         lib.llama_backend_init()
         self._model = lib.llama_model_load_from_file(str(options["model"]).encode(), lib.llama_model_default_params())
         if not self._model:

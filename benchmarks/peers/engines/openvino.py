@@ -82,6 +82,8 @@ def install(environment: Environment) -> str:
     environment.pip(
         "install", "openvino-genai==2026.4.*", "optimum-intel[openvino]==2.2.*", "nncf", "torch==2.13.*", "safetensors"
     )
+    # optimum brings one made for another torch, which breaks the import of transformers; the export does without it.
+    environment.pip("uninstall", "-y", "torchvision")
     return "wheels"
 
 

@@ -57,7 +57,9 @@ def quantized(quantization: str) -> Variant:
 
 
 def server(environment: Environment, variant: Variant, weights: Path, port: int) -> Server:
-    flags = [word for name, value in variant.options["config"].items() for word in (f"--{name.replace('_', '-')}", value)]
+    flags = [
+        word for name, value in variant.options["config"].items() for word in (f"--{name.replace('_', '-')}", value)
+    ]
     program = "import sys; from quire.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [PEER.python(environment), "-c", program, "serve", str(weights), "--port", str(port), *flags]
     return Server(command, "/health/ready")

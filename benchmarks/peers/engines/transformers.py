@@ -47,7 +47,7 @@ class Transformers:
 
 def install(environment: Environment) -> str:
     environment.pip("install", "torch==2.13.*", "transformers==5.23.*", "accelerate", "safetensors")
-    return "from wheels"
+    return "wheels"
 
 
 REFERENCE = Variant("transformers fp32", 32, "hf-float32", "abcde", {"dtype": "float32"})

