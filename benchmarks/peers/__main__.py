@@ -12,6 +12,7 @@ plots beside it. An engine that cannot be installed or started is named with its
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -35,6 +36,8 @@ def main() -> None:
         write_report(arguments.results, arguments.page)
         return
     options, page = parse_options()
+    # So that the engines are stopped when this is told to stop.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if run(options) and page is not None:
         write_report(options.output, page)
 

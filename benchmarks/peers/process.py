@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +41,7 @@ class EngineProcess:
                 stderr=stderr,
                 # A group of its own, so that signals reach the processes that the engine starts as well.
                 start_new_session=True,
+                preexec_fn=_die_with_parent,
             )
         self._received = b""
 
@@ -114,6 +117,12 @@ class EngineProcess:
                 self._received += data
         line, self._received = self._received.split(b"\n", 1)
         return line
+
+
+def _die_with_parent() -> None:
+    """PR_SET_PDEATHSIG, SIGKILL (prctl(2)): a frozen worker of a killed run would never hear that its stdin closed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
 
 
 def _session(leader: int) -> list[int]:
