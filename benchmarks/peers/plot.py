@@ -98,5 +98,6 @@ def _scale(axes: Any, values: list[float]) -> None:
     if positive and max(positive) > SPREAD_OF_LOG * min(positive):
         axes.set_xscale("log")
         axes.set_xlim(min(positive) / 2, max(positive) * 2)
+        axes.xaxis.set_major_formatter("{x:,g}")
     else:
         axes.set_xlim(0, 1.15 * max(values))
