@@ -13,7 +13,7 @@ from benchmarks.peers.process import EngineError, EngineProcess
 from quire.plan.machine import read_machine
 
 LOAD_TIMEOUT_S = 900.0
-"""vLLM compiles the model when it starts for the first time."""
+"""vLLM compiles the model when it starts for the first time: 95 s alone on two cores, 300 s beside other jobs."""
 MIN_FREE_BYTES = 6 << 30
 """What must be free before another engine starts: the largest of them takes about 5 GB."""
 

@@ -23,7 +23,7 @@ from quire.client.discovery import find_model
 from quire.client.load_client import LoadClient
 from quire.client.server_process import free_port
 
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 900.0
 POLL_S = 0.01
 RATES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
 MAX_TTFT_P99_MS = 500.0
