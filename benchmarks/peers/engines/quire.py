@@ -1,0 +1,79 @@
+"""quire itself, at the precisions it is asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.peers.engines.peer import Environment, Peer, Server, Variant
+from benchmarks.peers.engines.protocol import TokenIds, serve
+
+if TYPE_CHECKING:
+    from quire import LLM
+
+BITS = {"none": 16, "stored": 4, "int8": 8, "int4": 4}
+
+
+class Quire:
+    _llm: LLM
+
+    def load(self, options: Mapping[str, Any]) -> dict[str, str]:
+        # Imported here: case e counts what an import takes, and the orchestrator reads this file without a model.
+        from quire import LLM, __version__
+
+        logging.disable(logging.INFO)
+        self._llm = LLM(options["model"], **options["config"])
+        return {"quire": __version__}
+
+    def generate(self, prompts: list[TokenIds], num_tokens: int) -> list[TokenIds]:
+        from quire import SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+        outputs = self._llm.generate(list(prompts), params, use_tqdm=False)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+    def logprobs(self, windows: list[TokenIds]) -> list[list[float]]:
+        from quire import SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        return [
+            [
+                position[token_id].logprob
+                for token_id, position in zip(window[1:], (output.prompt_logprobs or [])[1:], strict=True)
+                if position is not None
+            ]
+            for window, output in zip(windows, self._llm.generate(list(windows), params, use_tqdm=False), strict=True)
+        ]
+
+
+def variant(name: str, bits: int, config: Mapping[str, Any]) -> Variant:
+    return Variant(name, bits, "gguf-q4_1", "abcdef", {"config": dict(config)})
+
+
+def quantized(quantization: str) -> Variant:
+    return variant(f"quire {quantization}", BITS.get(quantization, 8), {"quantization": quantization})
+
+
+def server(environment: Environment, variant: Variant, weights: Path, port: int) -> Server:
+    flags = [
+        word for name, value in variant.options["config"].items() for word in (f"--{name.replace('_', '-')}", value)
+    ]
+    program = "import sys; from quire.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [PEER.python(environment), "-c", program, "serve", str(weights), "--port", str(port), *flags]
+    return Server(command, "/health/ready")
+
+
+PEER = Peer(
+    "quire",
+    (
+        variant("quire bf16", 16, {"dtype": "bfloat16"}),
+        variant("quire fp32", 32, {"dtype": "float32"}),
+        quantized("stored"),
+    ),
+    serve=server,
+)
+
+if __name__ == "__main__":
+    serve(Quire())

@@ -1,0 +1,85 @@
+"""The machine the figures were measured on: what it is, and how fast it reads and multiplies."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.roofline import MachineLimits
+
+from quire.bench.environment import collect_environment
+from quire.plan.machine import read_machine
+
+REPEATS = 15
+SIDE = 2048
+
+
+def describe(root: Path) -> dict[str, Any]:
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _git(root, "rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git(root, "status", "--porcelain", "--untracked-files=no")),
+        **collect_environment(read_machine()),
+        "kernel_threads": read_machine().num_cores,
+    }
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def measure_limits(num_bytes: Mapping[int, float]) -> MachineLimits:
+    """In a process of its own: torch's threads and memory go when it ends."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(_measure, (dict(num_bytes), read_machine().num_cores))
+
+
+def _measure(num_bytes: dict[int, float], num_threads: int) -> MachineLimits:
+    import torch
+
+    torch.set_num_threads(num_threads)
+    bandwidth = {bits: _bandwidth(int(size)) for bits, size in num_bytes.items()}
+    matmul = {name: 2 * SIDE**3 / _least_seconds(product) for name, product in _products().items()}
+    return MachineLimits(bandwidth, matmul)
+
+
+def _bandwidth(num_bytes: int) -> float:
+    """Of two reductions that read all and write nothing the faster: either may be held up by its arithmetic."""
+    import torch
+
+    values = torch.ones(num_bytes // 4)
+    return num_bytes / min(_least_seconds(values.max), _least_seconds(lambda: torch.dot(values, values)))
+
+
+def _products() -> dict[str, Callable[[], Any]]:
+    import torch
+
+    float32 = torch.randn(SIDE, SIDE)
+    bfloat16 = float32.bfloat16()
+    int8 = torch.randint(-127, 127, (SIDE, SIDE), dtype=torch.int8)
+    uint8 = torch.randint(0, 255, (SIDE, SIDE), dtype=torch.uint8)
+    packed = torch.ops.onednn.qlinear_prepack(int8, None)
+    scales, zeros = torch.ones(SIDE), torch.zeros(SIDE, dtype=torch.int32)
+    arguments: tuple[Any, ...] = (uint8, 1.0, 0, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+    return {
+        "float32": lambda: float32 @ float32,
+        "bfloat16": lambda: bfloat16 @ bfloat16,
+        "int8": lambda: torch.ops.onednn.qlinear_pointwise(*arguments),
+    }
+
+
+def _least_seconds(work: Callable[[], Any]) -> float:
+    """Of some repeats after a first one: a limit is what was reached, and anything else that ran only hides it."""
+    work()
+    least = float("inf")
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        work()
+        least = min(least, time.perf_counter() - start)
+    return least

@@ -1,0 +1,200 @@
+"""One run: make the engines ready, check them, and measure case after case."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.peers.cases import CASES, Case, Figures, Sizes
+from benchmarks.peers.contender import Contender, make_room, one_line
+from benchmarks.peers.engines import llama_cpp, onnxruntime_genai, openvino, quire, transformers, vllm
+from benchmarks.peers.engines.peer import Peer, Variant
+from benchmarks.peers.interleave import Interleaved, Measure
+from benchmarks.peers.machine import describe, measure_limits
+from benchmarks.peers.prepare import Setup
+from benchmarks.peers.quality import greedy_tokens, measure_quality
+from benchmarks.peers.record import Record
+from benchmarks.peers.roofline import BYTES_A_WEIGHT, Roofline, weight_bytes
+from benchmarks.peers.serving import Load, RunningServer, first_token_through_server, start_server
+from benchmarks.peers.text import Text, fetch_text, read_tokenizer
+
+from quire.checkpoint.checkpoint import open_checkpoint
+
+MODEL = "smollm2"
+PEERS = (vllm.PEER, openvino.PEER, llama_cpp.PEER, onnxruntime_genai.PEER, transformers.PEER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    root: Path
+    cache: Path
+    output: Path
+    engines: list[str]
+    cases: str
+    num_rounds: int
+    sizes: Sizes
+    quantizations: list[str]
+    max_rate: bool
+    quality: bool
+
+
+def wanted_variants(engines: Sequence[str], quantizations: Sequence[str]) -> list[tuple[Peer, Variant]]:
+    """All whose name holds one of the words; all there are without words."""
+    ours = [*quire.PEER.variants, *map(quire.quantized, quantizations)]
+    theirs = [(peer, variant) for peer in PEERS for variant in peer.variants]
+    everything = [(quire.PEER, variant) for variant in ours] + theirs
+    words = [word.lower() for word in engines]
+    return [pair for pair in everything if not words or any(word in pair[1].name.lower() for word in words)]
+
+
+def run(options: Options) -> bool:
+    """Whether anything was measured."""
+    text_path = fetch_text(options.cache)
+    text = Text(read_tokenizer(MODEL).encode(text_path.read_text()))
+    setup = Setup(options.root, options.cache, MODEL)
+    contenders, absent = setup.contenders(wanted_variants(options.engines, options.quantizations))
+    record = begin_record(options, contenders, absent)
+    try:
+        if options.quality:
+            check_quality(setup, contenders, text, record)
+        for letter in options.cases:
+            run_case(CASES[letter], options, contenders, text, text_path, record)
+            note_engines(contenders, record)
+            record.write()
+    finally:
+        for contender in contenders:
+            contender.stop()
+    print(f"results: {options.output}", flush=True)
+    return bool(record.runs)
+
+
+def begin_record(options: Options, contenders: Sequence[Contender], absent: dict[str, str]) -> Record:
+    model = open_checkpoint(MODEL, with_weights=False).config
+    classes = [*BYTES_A_WEIGHT, 4]
+    print("measuring how fast this machine reads and multiplies", flush=True)
+    limits = measure_limits({bits: weight_bytes(model, bits) for bits in classes})
+    print(f"bandwidth by class {_short(limits.bandwidth)} GB/s, products {_short(limits.matmul)} G/s", flush=True)
+    rooflines = {str(bits): Roofline(model, bits, limits).figures(options.sizes) for bits in classes}
+    settings = {"model": MODEL, "rounds": options.num_rounds, "cases": options.cases, "sizes": asdict(options.sizes)}
+    return Record(options.output, describe(options.root), settings, asdict(limits), rooflines, absent=absent)
+
+
+def _short(rates: object) -> str:
+    assert isinstance(rates, dict)
+    return ", ".join(f"{name}: {rate / 1e9:,.1f}" for name, rate in rates.items())
+
+
+def note_engines(contenders: Sequence[Contender], record: Record) -> None:
+    for contender in contenders:
+        record.engines[contender.name] = {
+            "peer": contender.peer.name,
+            "bits": contender.variant.bits,
+            "versions": contender.versions,
+            "installed": contender.how_installed,
+        }
+
+
+def check_quality(setup: Setup, contenders: Sequence[Contender], text: Text, record: Record) -> None:
+    reference = setup.contender(transformers.PEER, transformers.REFERENCE)
+    tokenizer = read_tokenizer(MODEL)
+    try:
+        expected = greedy_tokens(reference, text)
+        for contender in (reference, *contenders):
+            make_room(other for other in contenders if other is not contender)
+            try:
+                quality = measure_quality(contender, text, expected)
+            except Exception as error:
+                print(f"quality: {contender.name}: {one_line(error)}", flush=True)
+                record.skip("quality", contender.name, one_line(error))
+                continue
+            finally:
+                contender.freeze()
+            record.quality[contender.name] = quality.to_dict()
+            shown = "-" if quality.perplexity is None else f"{quality.perplexity:.3f}"
+            sample = tokenizer.decode(quality.sample[:16])
+            print(
+                f"quality: {contender.name:<20} perplexity {shown}, equal {quality.num_equal}, {sample!r}", flush=True
+            )
+    finally:
+        reference.stop()
+    record.write()
+
+
+def run_case(
+    case: Case, options: Options, contenders: Sequence[Contender], text: Text, text_path: Path, record: Record
+) -> None:
+    if case.run is not None:
+        Interleaved(case, ask_worker(case, options.sizes, text), record).run(contenders, options.num_rounds)
+        return
+    for contender in contenders:
+        contender.stop()
+    if case.letter == "e":
+        Interleaved(case, start_process(options.sizes, text), record).run(contenders, options.num_rounds)
+    else:
+        serve(case, options, contenders, Load(MODEL, text_path, options.sizes), record)
+
+
+def ask_worker(case: Case, sizes: Sizes, text: Text) -> Measure:
+    def measure(contender: Contender, number: int, limit_s: float) -> Figures:
+        deadline = time.perf_counter() + limit_s
+
+        def generate(prompts: list[list[int]], num_tokens: int) -> float:
+            return contender.generate(prompts, num_tokens, max(1.0, deadline - time.perf_counter()))[0]
+
+        assert case.run is not None
+        return case.run(generate, text, sizes, f"{case.letter} {number}")
+
+    return measure
+
+
+def start_process(sizes: Sizes, text: Text) -> Measure:
+    """From the start of a worker's process to its first token, and its memory; then the same of its server."""
+
+    def measure(contender: Contender, number: int, limit_s: float) -> Figures:
+        (prompt,) = text.pieces([sizes.start_prompt], f"e {number}")
+        process = contender.start()
+        try:
+            process.ask({"op": "generate", "prompts": [prompt], "num_tokens": 1}, limit_s)
+            figures = {"first_token_s": time.perf_counter() - process.start_time}
+            figures["peak_memory_mb"] = process.peak_memory() / 1e6
+        finally:
+            process.stop()
+        if "f" in contender.variant.cases:
+            figures["served_first_token_s"] = first_token_through_server(contender, prompt)
+        return figures
+
+    return measure
+
+
+def serve(case: Case, options: Options, contenders: Sequence[Contender], load: Load, record: Record) -> None:
+    """Each server is started once and frozen between its turns."""
+    servers: dict[str, RunningServer] = {}
+
+    def measure(contender: Contender, number: int, _: float) -> Figures:
+        if contender.name not in servers:
+            servers[contender.name] = start_server(contender)
+        return on_server(contender, lambda server: load.figures(server, number))
+
+    def highest_rate(contender: Contender, _: int, __: float) -> Figures:
+        return on_server(contender, lambda server: {"max_rate": load.highest_rate(server)})
+
+    def on_server(contender: Contender, work: Callable[[RunningServer], Figures]) -> Figures:
+        server = servers[contender.name]
+        try:
+            return work(server)
+        except BaseException:
+            servers.pop(contender.name).process.stop()
+            raise
+        finally:
+            server.process.freeze()
+
+    try:
+        Interleaved(case, measure, record).run(contenders, options.num_rounds)
+        if options.max_rate:
+            running = [contender for contender in contenders if contender.name in servers]
+            Interleaved(case, highest_rate, record, first_round=1).run(running, 1)
+    finally:
+        for server in servers.values():
+            server.process.stop()
