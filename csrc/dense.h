@@ -12,7 +12,7 @@ struct DenseWeight {
     bool bfloat16;
 };
 
-// x has the weight's type. Scratch: R times the units of a row, with LINEAR_ROWS rows more.
+// x has the weight's type. Scratch: of R rows, rounded up to 16, the units, rounded up to 16.
 struct DenseCall {
     DenseWeight weight;
     LinearRows rows;

@@ -26,10 +26,18 @@
     void scale(const ScaleCall&, const Team&);                  \
     }
 
+// What tiles change (tiles.h): the rest is that of another set.
+#define QUIRE_TILE_KERNELS(TILES)                    \
+    namespace quire::TILES {                         \
+    void dense_linear(const DenseCall&, const Team&); \
+    }
+
 QUIRE_KERNELS(portable)
+QUIRE_TILE_KERNELS(emulated_tiles)
 #if defined(__x86_64__)
 QUIRE_KERNELS(avx2)
 QUIRE_KERNELS(avx512)
 QUIRE_KERNELS(avx512_vnni)
 QUIRE_KERNELS(avx512_bf16)
+QUIRE_TILE_KERNELS(amx_bf16)
 #endif

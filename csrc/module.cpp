@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "amx.h"
 #include "kernels.h"
 
 namespace nb = nanobind;
@@ -21,7 +22,7 @@ using Kernel = void (*)(const Call&, const Team&);
 
 struct InstructionSet {
     std::string name;
-    bool present;
+    bool present, chosen;  // chosen: among those to choose from, and not only for tests
     Kernel<AttentionCall> attention_float32;
     Kernel<AttentionCall> attention_bfloat16;
     Kernel<DenseCall> dense_linear;
@@ -40,7 +41,7 @@ struct InstructionSet {
 };
 
 #define QUIRE_SET(ISA, PRESENT)                                                                      \
-    {#ISA,             PRESENT,          ISA::attention_float32, ISA::attention_bfloat16,            \
+    InstructionSet{#ISA,             PRESENT, true,    ISA::attention_float32, ISA::attention_bfloat16,            \
      ISA::dense_linear, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
      ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale}
@@ -50,18 +51,32 @@ bool has_avx512() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
 }
+
+bool has_bf16() {
+    return has_avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+}
 #endif
+
+InstructionSet with_tiles(const std::string& name, bool present, bool chosen, Kernel<DenseCall> dense_linear, InstructionSet rest) {
+    rest.name = name;
+    rest.present = present;
+    rest.chosen = chosen;
+    rest.dense_linear = dense_linear;
+    return rest;
+}
 
 // The fastest first.
 const std::vector<InstructionSet>& instruction_sets() {
     static const std::vector<InstructionSet> sets = {
 #if defined(__x86_64__)
-        QUIRE_SET(avx512_bf16, has_avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")),
+        with_tiles("amx_bf16", has_bf16() && has_amx(), true, amx_bf16::dense_linear, QUIRE_SET(avx512_bf16, true)),
+        QUIRE_SET(avx512_bf16, has_bf16()),
         QUIRE_SET(avx512_vnni, has_avx512() && __builtin_cpu_supports("avx512vnni")),
         QUIRE_SET(avx512, has_avx512()),
         QUIRE_SET(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")),
 #endif
         QUIRE_SET(portable, true),
+        with_tiles("emulated_tiles", true, false, emulated_tiles::dense_linear, QUIRE_SET(portable, true)),
     };
     return sets;
 }
@@ -69,7 +84,7 @@ const std::vector<InstructionSet>& instruction_sets() {
 std::vector<std::string> names() {
     std::vector<std::string> found;
     for (const InstructionSet& set : instruction_sets())
-        if (set.present) found.push_back(set.name);
+        if (set.present && set.chosen) found.push_back(set.name);
     return found;
 }
 

@@ -13,7 +13,7 @@ from quire.kernels.native_linear import DensePanels, dense_linear, dense_rows, e
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
-SETS = native.instruction_sets()
+SETS = (*native.instruction_sets(), "emulated_tiles") if has_native_module() else ()
 DTYPES = [torch.float32, torch.bfloat16]
 
 

@@ -73,7 +73,7 @@ def dense_linear(
     assert x.dtype == weight.dtype
     y = _output(x, weight.num_inputs, weight.num_outputs, output)
     x = x if x.stride(1) == 1 else x.contiguous()
-    units = empty((x.shape[0] * weight.memory.shape[1],), x.dtype)
+    units = empty((_whole_tiles(x.shape[0]) * _whole_tiles(weight.memory.shape[1] // per_unit(x.dtype)),), torch.int32)
     module().dense_linear(
         current_program(),
         instruction_set or instruction_sets()[0],
@@ -153,6 +153,10 @@ def panel_rows(weight: PanelWeight, indices: torch.Tensor, dtype: torch.dtype) -
         torch.get_num_threads(),
     )
     return y
+
+
+def _whole_tiles(count: int) -> int:
+    return -(-count // PANEL) * PANEL
 
 
 def _output(x: torch.Tensor, num_inputs: int, num_outputs: int, output: torch.Tensor | None) -> torch.Tensor:
