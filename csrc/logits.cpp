@@ -45,6 +45,7 @@ void in_groups(int64_t first, int64_t count, Function&& function) {
 
 template <typename T>
 void logits(const LogitsCall& call) {
+    if (call.num_rows == 0) return;
     int64_t width = (call.num_features + LANES - 1) / LANES * LANES;
     std::vector<Line> padded(num_lines(call.num_rows * width));
     float* x = padded.data()->lanes;

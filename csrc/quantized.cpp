@@ -151,8 +151,9 @@ void quantize_row(const T* from, int group_size, int64_t row, const Quantized& x
         }
         float largest_value = max_of(most);
         float scale = largest_value / 127.0f;
-        Floats inverse = fill(largest_value > 0 ? 127.0f / largest_value : 0.0f);
-        Ints sums = {};
+        Floats inverse = fill(largest_value > 1e-30f ? 127.0f / largest_value : 0.0f);  // below, it would overflow
+        typedef uint32_t Counts __attribute__((vector_size(4 * LANES)));
+        Counts sums = {};  // which may wrap where a value is not finite
         for (int k = 0; k < group_size; k += LANES) {
             // Adding and subtracting 1.5 * 2^23 rounds to an integer.
             Floats rounded = (load(values + k) * inverse + 12582912.0f) - 12582912.0f;
@@ -160,12 +161,13 @@ void quantize_row(const T* from, int group_size, int64_t row, const Quantized& x
             typedef int8_t Small __attribute__((vector_size(LANES)));
             Small small = __builtin_convertvector(codes, Small);
             std::memcpy(x.codes + row * x.num_inputs + group * group_size + k, &small, sizeof small);
-            sums += codes;
+            sums += (Counts)codes;
         }
-        int32_t sum = 0;
+        uint32_t sum = 0;
         for (int lane = 0; lane < LANES; ++lane) sum += sums[lane];
-        x.scales[row * x.num_groups + group] = scale + sum_of(probe);
-        x.sums[row * x.num_groups + group] = sum;
+        float checked = scale + sum_of(probe);
+        x.scales[row * x.num_groups + group] = checked;
+        x.sums[row * x.num_groups + group] = checked == checked ? static_cast<int32_t>(sum) : 0;
     }
 }
 
