@@ -1,0 +1,76 @@
+"""The table that control chooses from is what the kernels were compiled for, and the chosen set is what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quire import LLM, SamplingParams
+from quire.core.native import has_native_module, instruction_sets
+from quire.errors import InvalidRequestError
+from quire.kernels import native
+from quire.plan.machine import read_machine
+
+pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+
+SETS = native.instruction_sets()
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    native.use_instruction_set(SETS[0])
+
+
+def test_control_and_the_kernels_agree_on_what_this_cpu_has() -> None:
+    assert instruction_sets(read_machine().cpu_features) == SETS
+
+
+def test_one_that_the_cpu_lacks_is_refused_with_those_it_has() -> None:
+    with pytest.raises(InvalidRequestError, match=f"sve9 cannot be used: this CPU has {', '.join(SETS)}"):
+        native.use_instruction_set("sve9")
+
+
+@pytest.mark.parametrize("chosen", SETS)
+def test_every_kernel_runs_on_the_chosen_one(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    native.use_instruction_set(chosen)
+    assert native.instruction_sets() == (chosen, *(name for name in SETS if name != chosen))
+    asked = Spy(native._module())
+    monkeypatch.setattr(native, "_module", lambda: asked)
+    x = torch.ones(2, 32)
+    native.add(x, x)
+    native.scale(x, 2.0)
+    native.rms_norm(x, x[0], 1e-5)
+    native.logits(x, x)
+    assert asked.names == [chosen] * 4
+
+
+class Spy:
+    """The native module, noting the instruction set of each call."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.names: list[str] = []
+
+    def __getattr__(self, kernel: str) -> Any:
+        function = getattr(self._module, kernel)
+
+        def call(*args: Any, **options: Any) -> Any:
+            self.names.append(options["isa"] if "isa" in options else args[1])
+            return function(*args, **options)
+
+        return call
+
+
+def test_an_engine_runs_on_the_one_it_was_asked_for(tiny_llama: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    answers = []
+    for name in SETS:
+        with LLM(str(tiny_llama), dtype="float32", num_blocks=32, instruction_set=name) as llm:
+            assert native.instruction_sets()[0] == name
+            answers.append(llm.generate([[1, 2, 3]], params, use_tqdm=False)[0].outputs[0].token_ids)
+    assert answers == answers[:1] * len(SETS)
