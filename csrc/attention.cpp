@@ -1,21 +1,26 @@
 // Flash attention (Dao et al. 2022) over paged KV (Kwon et al. 2023): any mix of prefill chunks and decodes.
 //
 // One item of work is a few queries of one row and one KV head. It walks over the keys in chunks of KEYS, whose borders
-// depend on positions alone, with scores, sums and output in float32. Every query's additions have one order, whatever
-// else is in its item, its step or its thread: the bits of a row do not depend on the batch or on how a prompt was cut.
+// depend on positions alone. Sums are float32; a weight e^(score - most) has the cache's type when it meets the values.
+// Every query's additions have one order, whatever else is in its item, its step or its thread: the bits of a row do not
+// depend on the batch or on how a prompt was cut.
+#include "attention.h"
+
 #include <cmath>
 #include <type_traits>
 #include <vector>
 
 #include "kernels.h"
-#include "vectors.h"
+#include "units.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int KEYS = 32;
-constexpr int GROUPS = KEYS / LANES;
-constexpr int AT_ONCE = LANES == 16 ? 4 : LANES == 8 ? 2 : 1;  // queries whose sums are in registers at one time
+constexpr int KEYS = 64;
+constexpr int GROUPS = KEYS / LANES;  // registers that hold a number of each key
+// Queries, and registers of keys or of the head's values, whose sums are in registers at one time.
+constexpr int QUERIES = LANES == 16 ? 6 : 2;
+constexpr int VECTORS = LANES == 16 ? 4 : 2;
 constexpr int MAX_QUERIES = 64;
 constexpr int CACHE_LINE = 64;
 constexpr float NEGATIVE_INFINITY = -INFINITY;
@@ -25,113 +30,165 @@ struct Item {
     int kv_head;
 };
 
-// What an item keeps: its queries, scaled, and what they have seen so far.
+// What an item keeps: its queries and what they have seen so far.
 struct Queries {
     int count, width;             // width: head_dim, rounded up to whole vectors
-    float* values;                // [count, width]
+    int num_units;                // of a query
+    int32_t* values;              // [count, num_units]
     float* output;                // [count, width], not yet divided by `total`
     float most[MAX_QUERIES];      // the largest score
     float total[MAX_QUERIES];     // sum of e^(score - most)
+    float kept[MAX_QUERIES];      // what the last chunk left of the sums before it
     int64_t position[MAX_QUERIES];
 };
 
+// K and V of the chunk's positions, as units: pointers into the cache, or to copies.
 struct Chunk {
-    float* keys;                        // [width, KEYS]
-    float* values;                      // [KEYS, width]
-    const float* zeros;                 // [width]
-    float weights[MAX_QUERIES][KEYS];   // scores, then e^(score - most)
+    const int32_t* keys[GROUPS];      // [num_units, LANES of `key_stride`]
+    const int32_t* values[KEYS];      // [units of tokens], each [head_dim]
+    int64_t key_stride;
+    int first_unit, last_unit;        // of values: those before and after are not seen by any query
+    int32_t* copied_keys;             // [num_units, KEYS]
+    int32_t* copied_values;           // [KEYS, head_dim]
+    float scores[MAX_QUERIES][KEYS];  // then, in the same memory, the weights as units
 };
 
-// Where the K and V of a chunk's positions lie; zeros outside [low, high). They are on their way when it is their turn.
-template <typename T>
-struct Places {
-    const T* zeros;  // [head_dim]
-    const T* keys[KEYS];
-    const T* values[KEYS];
-};
+template <typename Type>
+typename Type::Value* as_values(int32_t* units) { return reinterpret_cast<typename Type::Value*>(units); }
 
-template <typename T>
-void find(const AttentionCall& call, const Item& item, int64_t first, int64_t low, int64_t high, Places<T>& places) {
+// Positions [low, high) of a chunk that begins at `first`, one by one. What lies outside becomes zero.
+template <typename Type>
+void copy_chunk(const AttentionCall& call, const Item& item, int64_t first, int64_t low, int64_t high, Chunk& chunk) {
+    constexpr int PER_UNIT = Type::PER_UNIT;
+    using Value = typename Type::Value;
+    const KVLayout& layout = call.layout;
     const int64_t* table = call.block_tables + item.row * call.max_blocks;
-    int64_t block = first / call.block_size, place = first % call.block_size;
-    for (int i = 0; i < KEYS; ++i, ++place) {
-        if (place == call.block_size) ++block, place = 0;
-        places.keys[i] = places.values[i] = places.zeros;
-        if (first + i < low || first + i >= high) continue;
-        int64_t slot = table[block] * call.block_size + place;
-        int64_t offset = (slot * call.num_kv_heads + item.kv_head) * call.head_dim;
-        places.keys[i] = static_cast<const T*>(call.key) + offset;
-        places.values[i] = static_cast<const T*>(call.value) + offset;
-        for (int d = 0; d < call.head_dim; d += CACHE_LINE / sizeof(T)) {
-            __builtin_prefetch(places.keys[i] + d);
-            __builtin_prefetch(places.values[i] + d);
+    bool panels = layout.panels(PER_UNIT);
+    int num_units = (layout.head_dim + PER_UNIT - 1) / PER_UNIT;
+    std::memset(chunk.copied_keys, 0, sizeof(int32_t) * num_units * KEYS);
+    std::memset(chunk.copied_values, 0, sizeof(int32_t) * KEYS / PER_UNIT * layout.head_dim);
+    for (int64_t position = largest(first, low); position < high && position < first + KEYS; ++position) {
+        int64_t block = table[position / layout.block_size], place = position % layout.block_size, key = position - first;
+        for (int d = 0; d < layout.head_dim; ++d) {
+            int64_t from = layout.key_at(panels, PER_UNIT, block, place, item.kv_head, d);
+            as_values<Type>(chunk.copied_keys)[(d / PER_UNIT * KEYS + key) * PER_UNIT + d % PER_UNIT] = static_cast<const Value*>(call.key)[from];
+            from = layout.value_at(panels, PER_UNIT, block, place, item.kv_head, d);
+            as_values<Type>(chunk.copied_values)[(key / PER_UNIT * layout.head_dim + d) * PER_UNIT + key % PER_UNIT] =
+                static_cast<const Value*>(call.value)[from];
+        }
+    }
+    for (int group = 0; group < GROUPS; ++group) chunk.keys[group] = chunk.copied_keys + group * LANES;
+    for (int unit = 0; unit < KEYS / PER_UNIT; ++unit) chunk.values[unit] = chunk.copied_values + unit * layout.head_dim;
+    chunk.key_stride = KEYS;
+}
+
+// A unit of values of which only some tokens are seen: the others become zeros, for what lies there may be no number.
+template <typename Type>
+void copy_seen(int64_t begin, int64_t end, int unit, int head_dim, Chunk& chunk) {
+    constexpr int PER_UNIT = Type::PER_UNIT;
+    int32_t* copy = chunk.copied_values + unit * head_dim;
+    std::memcpy(copy, chunk.values[unit], sizeof(int32_t) * head_dim);
+    for (int token = 0; token < PER_UNIT; ++token) {
+        int64_t key = unit * PER_UNIT + token;
+        if (key >= begin && key < end) continue;
+        for (int d = 0; d < head_dim; ++d) as_values<Type>(copy)[d * PER_UNIT + token] = {};
+    }
+    chunk.values[unit] = copy;
+}
+
+// Points into the cache where that holds panels; else copies.
+template <typename Type>
+void find(const AttentionCall& call, const Item& item, int64_t first, int64_t low, int64_t high, Chunk& chunk) {
+    constexpr int PER_UNIT = Type::PER_UNIT;
+    const KVLayout& layout = call.layout;
+    int64_t begin = largest(first, low) - first, end = high - first < KEYS ? high - first : KEYS;
+    chunk.first_unit = static_cast<int>(begin / PER_UNIT);
+    chunk.last_unit = static_cast<int>((end + PER_UNIT - 1) / PER_UNIT);
+    if (!layout.panels(PER_UNIT)) return copy_chunk<Type>(call, item, first, low, high, chunk);
+    const int64_t* table = call.block_tables + item.row * call.max_blocks;
+    auto region = [&](const void* cache, int64_t position) {
+        int64_t block = table[position / layout.block_size];
+        return static_cast<const int32_t*>(cache) + layout.region(block, item.kv_head) / PER_UNIT;
+    };
+    chunk.key_stride = layout.block_size;
+    for (int group = 0; group < GROUPS; ++group) {
+        int64_t key = group * LANES;
+        // Where no key is seen the scores are not looked at: any group that is there will do.
+        if (key >= end || key + LANES <= begin) key = begin / LANES * LANES;
+        chunk.keys[group] = region(call.key, first + key) + (first + key) % layout.block_size;
+    }
+    for (int unit = chunk.first_unit; unit < chunk.last_unit; ++unit) {
+        int64_t position = first + unit * PER_UNIT;
+        chunk.values[unit] = region(call.value, position) + position % layout.block_size / PER_UNIT * layout.head_dim;
+    }
+    if (begin % PER_UNIT) copy_seen<Type>(begin, end, chunk.first_unit, layout.head_dim, chunk);
+    if (end % PER_UNIT) copy_seen<Type>(begin, end, chunk.last_unit - 1, layout.head_dim, chunk);
+}
+
+// What the next chunk reads is on its way while this one is computed.
+template <typename Type>
+void ask_for(const AttentionCall& call, const Item& item, int64_t first, int64_t high) {
+    const KVLayout& layout = call.layout;
+    if (!layout.panels(Type::PER_UNIT)) return;
+    const int64_t* table = call.block_tables + item.row * call.max_blocks;
+    int64_t bytes = layout.head_size() * sizeof(typename Type::Value);
+    for (int64_t position = first; position < high && position < first + KEYS; position += layout.block_size) {
+        int64_t offset = layout.region(table[position / layout.block_size], item.kv_head) * sizeof(typename Type::Value);
+        for (int64_t at = 0; at < bytes; at += CACHE_LINE) {
+            __builtin_prefetch(static_cast<const uint8_t*>(call.key) + offset + at);
+            __builtin_prefetch(static_cast<const uint8_t*>(call.value) + offset + at);
         }
     }
 }
 
-// WHOLE: head_dim is a multiple of LANES.
-template <bool WHOLE, typename T>
-Floats load_columns(const T* from, int count) {
-    if constexpr (WHOLE) return load(from);
-    else return load_part(from, count);
+template <int MOST, typename Function>
+inline void in_groups(int first, int count, Function&& function) {
+    for (; first + MOST <= count; first += MOST) function(first, std::integral_constant<int, MOST>());
+    if constexpr (MOST > 1) in_groups<MOST - 1>(first, count, function);
 }
 
-template <bool WHOLE, typename T>
-void read_chunk(const Places<T>& places, int head_dim, int width, Chunk& chunk) {
-    for (int d = 0; d < width; d += LANES) {
-        int count = head_dim - d;
-        for (int group = 0; group < KEYS; group += LANES) {
-            Floats rows[LANES];
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; ++i) rows[i] = load_columns<WHOLE>(places.keys[group + i] + d, count);
-            transpose(rows);
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; ++i) store(chunk.keys + (d + i) * KEYS + group, rows[i]);
-        }
-#pragma GCC unroll 8
-        for (int i = 0; i < KEYS; ++i)
-            store(chunk.values + i * width + d, load_columns<WHOLE>(places.values[i] + d, count));
-    }
-}
-
-// Scores of N queries from `first` on, one after the other over the head's values.
-template <int N>
-void score(const Queries& queries, int first, Chunk& chunk) {
-    Floats sums[N][GROUPS] = {};
-    const float* query = queries.values + first * queries.width;
-    for (int d = 0; d < queries.width; ++d) {
-        for (int group = 0; group < GROUPS; ++group) {
-            Floats key = load(chunk.keys + d * KEYS + group * LANES);
-            for (int n = 0; n < N; ++n) sums[n][group] += query[n * queries.width + d] * key;
-        }
+// Scores of N queries from `query` on for M registers of keys from `group` on, over the head's units in their order.
+template <typename Type, int N, int M>
+inline void score(const Queries& queries, int query, int group, Chunk& chunk) {
+    Floats sums[N][M] = {};
+    const int32_t* q = queries.values + query * queries.num_units;
+    for (int unit = 0; unit < queries.num_units; ++unit) {
+        Ints keys[M];
+        for (int m = 0; m < M; ++m) keys[m] = load_units(chunk.keys[group + m] + unit * chunk.key_stride);
+        for (int n = 0; n < N; ++n)
+            for (int m = 0; m < M; ++m) sums[n][m] = Type::add_products(sums[n][m], keys[m], q[n * queries.num_units + unit]);
     }
     for (int n = 0; n < N; ++n)
-        for (int group = 0; group < GROUPS; ++group) store(chunk.weights[first + n] + group * LANES, sums[n][group]);
+        for (int m = 0; m < M; ++m) store(chunk.scores[query + n] + (group + m) * LANES, sums[n][m]);
 }
 
-// N queries from `first` on, M vectors of the output from column `d` on: the keys' values, weighted, in order.
-template <int N, int M>
-void add_values(const Queries& queries, int first, int d, const Chunk& chunk) {
+// N queries from `query` on, M registers of the output from column `d` on: the values, weighted, in the keys' order.
+template <typename Type, int N, int M, bool WHOLE>
+inline void add_values(const Queries& queries, int query, int d, int head_dim, const Chunk& chunk) {
     Floats sums[N][M];
-    float* output = queries.output + first * queries.width + d;
+    float* output = queries.output + query * queries.width + d;
+    const int32_t* weights = reinterpret_cast<const int32_t*>(chunk.scores[query]);
     for (int n = 0; n < N; ++n)
-        for (int m = 0; m < M; ++m) sums[n][m] = load(output + n * queries.width + m * LANES);
-    for (int key = 0; key < KEYS; ++key) {
-        const float* value = chunk.values + key * queries.width + d;
+        for (int m = 0; m < M; ++m) sums[n][m] = load(output + n * queries.width + m * LANES) * queries.kept[query + n];
+    for (int unit = chunk.first_unit; unit < chunk.last_unit; ++unit) {
+        Ints values[M];
         for (int m = 0; m < M; ++m) {
-            Floats v = load(value + m * LANES);
-            for (int n = 0; n < N; ++n) sums[n][m] += chunk.weights[first + n][key] * v;
+            const int32_t* from = chunk.values[unit] + d + m * LANES;
+            values[m] = WHOLE ? load_units(from) : load_units(from, head_dim - d - m * LANES);
         }
+        for (int n = 0; n < N; ++n)
+            for (int m = 0; m < M; ++m) sums[n][m] = Type::add_products(sums[n][m], values[m], weights[n * KEYS + unit]);
     }
     for (int n = 0; n < N; ++n)
         for (int m = 0; m < M; ++m) store(output + n * queries.width + m * LANES, sums[n][m]);
 }
 
-template <int N>
-void add_all_values(const Queries& queries, int first, const Chunk& chunk) {
+template <typename Type, int N>
+inline void add_all_values(const Queries& queries, int query, int head_dim, const Chunk& chunk) {
     int d = 0;
-    for (; d + 4 * LANES <= queries.width; d += 4 * LANES) add_values<N, 4>(queries, first, d, chunk);
-    for (; d < queries.width; d += LANES) add_values<N, 1>(queries, first, d, chunk);
+    for (; d + VECTORS * LANES <= head_dim; d += VECTORS * LANES) add_values<Type, N, VECTORS, true>(queries, query, d, head_dim, chunk);
+    for (; d + LANES <= head_dim; d += LANES) add_values<Type, N, 1, true>(queries, query, d, head_dim, chunk);
+    if (d < head_dim) add_values<Type, N, 1, false>(queries, query, d, head_dim, chunk);
 }
 
 // tanh by e^-2|x|.
@@ -143,61 +200,60 @@ inline Floats soft_capped(Floats scores, float cap) {
     return x < 0 ? -capped : capped;
 }
 
-// From scores to weights under the largest score so far; what was summed under a smaller one is scaled down.
-void weigh(const AttentionCall& call, Queries& queries, int n, int64_t first, Chunk& chunk) {
-    int64_t newest = queries.position[n] - first;  // lanes up to this one are visible,
-    int64_t oldest = call.window ? newest - call.window + 1 : 0;  // from this one on
-    float* weights = chunk.weights[n];
-    Floats scores[GROUPS];
-    Floats most = fill(NEGATIVE_INFINITY);
+inline Ints lane_numbers() {
+    Ints lanes;
+    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = lane;
+    return lanes;
+}
+
+// From scores to weights under the largest score so far.
+template <typename Type>
+inline void weigh(const AttentionCall& call, Queries& queries, int n, int64_t first, Chunk& chunk) {
+    // Of the chunk's keys this query sees those from `oldest` to `newest`.
+    int newest = static_cast<int>(queries.position[n] - first < KEYS ? queries.position[n] - first : KEYS);
+    int64_t before = call.window ? queries.position[n] - call.window + 1 - first : 0;
+    int oldest = static_cast<int>(largest<int64_t>(0, before < KEYS ? before : KEYS));
+    float* scores = chunk.scores[n];
+    Floats v[GROUPS], most = fill(NEGATIVE_INFINITY);
     for (int group = 0; group < GROUPS; ++group) {
-        scores[group] = load(weights + group * LANES);
-        if (call.softcap > 0) scores[group] = soft_capped(scores[group], call.softcap);
-        if (newest < KEYS - 1 || oldest > 0)
-            for (int lane = 0; lane < LANES; ++lane) {
-                int64_t key = group * LANES + lane;
-                if (key > newest || key < oldest) scores[group][lane] = NEGATIVE_INFINITY;
-            }
-        most = max(most, scores[group]);
+        v[group] = load(scores + group * LANES) * call.scale;
+        if (call.softcap > 0) v[group] = soft_capped(v[group], call.softcap);
+        if (newest < KEYS - 1 || oldest > 0) {
+            Ints key = lane_numbers() + group * LANES;
+            v[group] = (key > newest) | (key < oldest) ? fill(NEGATIVE_INFINITY) : v[group];
+        }
+        most = max(most, v[group]);
     }
+    auto* weights = reinterpret_cast<typename Type::Value*>(scores);
     float peak = largest(queries.most[n], max_of(most));
+    queries.kept[n] = 1.0f;
     if (peak == NEGATIVE_INFINITY) {  // nothing visible yet
         for (int group = 0; group < GROUPS; ++group) store(weights + group * LANES, Floats{});
         return;
     }
     Floats sums = {};
     for (int group = 0; group < GROUPS; ++group) {
-        Floats weight = exp_of_negative(scores[group] - peak);
+        Floats weight = exp_of_negative(v[group] - peak);
         store(weights + group * LANES, weight);
         sums += weight;
     }
-    float kept = exp_of_negative(fill(queries.most[n] - peak))[0];
+    queries.kept[n] = exp_of_negative(fill(queries.most[n] - peak))[0];
     queries.most[n] = peak;
-    queries.total[n] = queries.total[n] * kept + sum_of(sums);
-    if (kept == 1.0f) return;
-    float* output = queries.output + n * queries.width;
-    for (int d = 0; d < queries.width; d += LANES) store(output + d, load(output + d) * kept);
+    queries.total[n] = queries.total[n] * queries.kept[n] + sum_of(sums);
 }
 
-template <int N = AT_ONCE, typename Function>
-void in_groups(int first, int count, Function&& function) {
-    for (; first + N <= count; first += N) function(first, std::integral_constant<int, N>());
-    if constexpr (N > 1) in_groups<N - 1>(first, count, function);
-}
-
-template <typename T>
+template <typename Type>
 void read_queries(const AttentionCall& call, const Item& item, Queries& queries) {
-    int heads = call.num_heads / call.num_kv_heads;
+    int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim;
     int64_t start = call.context_lens[item.row] - call.query_starts[item.row + 1];
     int n = 0;
     for (int64_t token = item.first; token < item.last; ++token) {
-        const T* from = static_cast<const T*>(call.query) + token * call.query_stride;
+        const auto* from = static_cast<const typename Type::Value*>(call.query) + token * call.query_stride;
         for (int head = item.kv_head * heads; head < (item.kv_head + 1) * heads; ++head, ++n) {
-            for (int d = 0; d < queries.width; d += LANES) {
-                Floats q = load_part(from + head * call.head_dim + d, call.head_dim - d);
-                store(queries.values + n * queries.width + d, q * call.scale);
-                store(queries.output + n * queries.width + d, Floats{});
-            }
+            int32_t* to = queries.values + n * queries.num_units;
+            to[queries.num_units - 1] = 0;
+            std::memcpy(to, from + head * head_dim, head_dim * sizeof(typename Type::Value));
+            for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
             queries.most[n] = NEGATIVE_INFINITY;
             queries.total[n] = 0;
             queries.position[n] = start + token;
@@ -206,66 +262,85 @@ void read_queries(const AttentionCall& call, const Item& item, Queries& queries)
     queries.count = n;
 }
 
-template <typename T>
+template <typename Type>
 void write_output(const AttentionCall& call, const Item& item, const Queries& queries) {
-    int heads = call.num_heads / call.num_kv_heads;
+    int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim;
     for (int n = 0; n < queries.count; ++n) {
         int64_t row = (item.first + n / heads) * call.num_heads + item.kv_head * heads + n % heads;
-        T* to = static_cast<T*>(call.output) + row * call.head_dim;
+        auto* to = static_cast<typename Type::Value*>(call.output) + row * head_dim;
         for (int d = 0; d < queries.width; d += LANES)
-            store_part(to + d, load(queries.output + n * queries.width + d) / queries.total[n], call.head_dim - d);
+            store_part(to + d, load(queries.output + n * queries.width + d) / queries.total[n], head_dim - d);
     }
 }
 
-template <typename T>
+template <typename Type>
 void attend(const AttentionCall& call, const Item& item, Queries& queries, Chunk& chunk) {
-    read_queries<T>(call, item, queries);
+    read_queries<Type>(call, item, queries);
     int64_t oldest = queries.position[0], end = queries.position[queries.count - 1] + 1;
     int64_t low = call.window ? largest<int64_t>(0, oldest - call.window + 1) : 0;
-    Places<T> places;
-    places.zeros = reinterpret_cast<const T*>(chunk.zeros);
-    find(call, item, low / KEYS * KEYS, low, end, places);
     for (int64_t first = low / KEYS * KEYS; first < end; first += KEYS) {
-        if (call.head_dim == queries.width) read_chunk<true>(places, call.head_dim, queries.width, chunk);
-        else read_chunk<false>(places, call.head_dim, queries.width, chunk);
-        if (first + KEYS < end) find(call, item, first + KEYS, low, end, places);
-        in_groups(0, queries.count, [&](int n, auto N) { score<N>(queries, n, chunk); });
-        for (int n = 0; n < queries.count; ++n) weigh(call, queries, n, first, chunk);
-        in_groups(0, queries.count, [&](int n, auto N) { add_all_values<N>(queries, n, chunk); });
+        find<Type>(call, item, first, low, end, chunk);
+        ask_for<Type>(call, item, first + KEYS, end);
+        for (int group = 0; group < GROUPS; group += VECTORS)
+            in_groups<QUERIES>(0, queries.count, [&](int n, auto N) { score<Type, N, VECTORS>(queries, n, group, chunk); });
+        for (int n = 0; n < queries.count; ++n) weigh<Type>(call, queries, n, first, chunk);
+        in_groups<QUERIES>(0, queries.count, [&](int n, auto N) { add_all_values<Type, N>(queries, n, call.layout.head_dim, chunk); });
     }
-    write_output<T>(call, item, queries);
+    write_output<Type>(call, item, queries);
 }
 
 std::vector<Item> cut(const AttentionCall& call) {
-    int tokens = largest(1, MAX_QUERIES / (call.num_heads / call.num_kv_heads));
+    int tokens = largest(1, MAX_QUERIES / (call.num_heads / call.layout.num_kv_heads));
     std::vector<Item> items;
     for (int64_t row = 0; row < call.num_rows; ++row)
         for (int64_t last = call.query_starts[row + 1]; last > call.query_starts[row]; last -= tokens)
-            for (int kv_head = 0; kv_head < call.num_kv_heads; ++kv_head)
+            for (int kv_head = 0; kv_head < call.layout.num_kv_heads; ++kv_head)
                 items.push_back({row, largest(call.query_starts[row], last - tokens), last, kv_head});
     return items;
 }
 
-template <typename T>
+template <typename Type>
 void attention(const AttentionCall& call, const Team& team) {
     std::vector<Item> items = cut(call);
-    int width = (call.head_dim + LANES - 1) / LANES * LANES;
-    int64_t num_items = static_cast<int64_t>(items.size());
-    std::vector<Line> lines(num_lines((2 * (MAX_QUERIES + KEYS) + 1) * width));
+    int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT;
+    int width = (head_dim + LANES - 1) / LANES * LANES;
+    std::vector<Line> lines(num_lines(MAX_QUERIES * (width + num_units)) + 2 * num_lines(KEYS * head_dim) + 2);
     Queries queries;
     Chunk chunk;
     queries.width = width;
-    queries.values = lines.data()->lanes;
-    queries.output = queries.values + MAX_QUERIES * width;
-    chunk.keys = queries.output + MAX_QUERIES * width;
-    chunk.values = chunk.keys + KEYS * width;
-    chunk.zeros = chunk.values + KEYS * width;
-    for (int64_t i = team.take(); i < num_items; i = team.take()) attend<T>(call, items[i], queries, chunk);
+    queries.num_units = num_units;
+    queries.output = lines.data()->lanes;
+    queries.values = reinterpret_cast<int32_t*>(queries.output + MAX_QUERIES * width);
+    chunk.copied_keys = queries.values + MAX_QUERIES * num_units;
+    chunk.copied_values = chunk.copied_keys + KEYS * num_units;
+    int64_t num_items = static_cast<int64_t>(items.size());
+    for (int64_t i = team.take(); i < num_items; i = team.take()) attend<Type>(call, items[i], queries, chunk);
+}
+
+template <typename Type>
+void write(const WriteCall& call, const Team& team) {
+    using Value = typename Type::Value;
+    const KVLayout& layout = call.layout;
+    bool panels = layout.panels(Type::PER_UNIT);
+    share(team, call.num_tokens, [&](int64_t token) {
+        int64_t block = call.slots[token] / layout.block_size, place = call.slots[token] % layout.block_size;
+        const Value* key = static_cast<const Value*>(call.key) + token * call.key_stride;
+        const Value* value = static_cast<const Value*>(call.value) + token * call.value_stride;
+        for (int head = 0; head < layout.num_kv_heads; ++head)
+            for (int d = 0; d < layout.head_dim; ++d) {
+                int64_t at = layout.key_at(panels, Type::PER_UNIT, block, place, head, d);
+                static_cast<Value*>(call.key_cache)[at] = key[head * layout.head_dim + d];
+                at = layout.value_at(panels, Type::PER_UNIT, block, place, head, d);
+                static_cast<Value*>(call.value_cache)[at] = value[head * layout.head_dim + d];
+            }
+    });
 }
 
 }  // namespace
 
-void attention_float32(const AttentionCall& call, const Team& team) { attention<float>(call, team); }
-void attention_bfloat16(const AttentionCall& call, const Team& team) { attention<BFloat16>(call, team); }
+void attention_float32(const AttentionCall& call, const Team& team) { attention<Float32>(call, team); }
+void attention_bfloat16(const AttentionCall& call, const Team& team) { attention<PairOfBFloat16>(call, team); }
+void write_kv_float32(const WriteCall& call, const Team& team) { write<Float32>(call, team); }
+void write_kv_bfloat16(const WriteCall& call, const Team& team) { write<PairOfBFloat16>(call, team); }
 
 }  // namespace quire::QUIRE_ISA

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention.h"
-#include "logits.h"
+#include "dense.h"
 #include "quantized.h"
 #include "row_ops.h"
 #include "team.h"
@@ -11,14 +11,16 @@
     namespace quire::ISA {                                      \
     void attention_float32(const AttentionCall&, const Team&);  \
     void attention_bfloat16(const AttentionCall&, const Team&); \
-    void logits_float32(const LogitsCall&);                     \
-    void logits_bfloat16(const LogitsCall&);                    \
+    void dense_linear(const DenseCall&, const Team&);           \
+    void dense_rows(const DenseRowsCall&, const Team&);         \
+    void pack_panels(const PackCall&, const Team&);             \
     void quantized_linear(const QuantizedCall&, const Team&);   \
     void panel_rows(const PanelRowsCall&, const Team&);         \
     void rms_norm(const NormCall&, const Team&);                \
     void rope(const RopeCall&, const Team&);                    \
     void gated(const GateCall&, const Team&);                   \
-    void write_kv(const WriteCall&, const Team&);               \
+    void write_kv_float32(const WriteCall&, const Team&);       \
+    void write_kv_bfloat16(const WriteCall&, const Team&);      \
     void add(const AddCall&, const Team&);                      \
     void gather(const GatherCall&, const Team&);                \
     void scale(const ScaleCall&, const Team&);                  \
@@ -29,4 +31,5 @@ QUIRE_KERNELS(portable)
 QUIRE_KERNELS(avx2)
 QUIRE_KERNELS(avx512)
 QUIRE_KERNELS(avx512_vnni)
+QUIRE_KERNELS(avx512_bf16)
 #endif

@@ -24,24 +24,26 @@ struct InstructionSet {
     bool present;
     Kernel<AttentionCall> attention_float32;
     Kernel<AttentionCall> attention_bfloat16;
-    void (*logits_float32)(const LogitsCall&);
-    void (*logits_bfloat16)(const LogitsCall&);
+    Kernel<DenseCall> dense_linear;
+    Kernel<DenseRowsCall> dense_rows;
+    Kernel<PackCall> pack_panels;
     Kernel<QuantizedCall> quantized_linear;
     Kernel<PanelRowsCall> panel_rows;
     Kernel<NormCall> rms_norm;
     Kernel<RopeCall> rope;
     Kernel<GateCall> gated;
-    Kernel<WriteCall> write_kv;
+    Kernel<WriteCall> write_kv_float32;
+    Kernel<WriteCall> write_kv_bfloat16;
     Kernel<AddCall> add;
     Kernel<GatherCall> gather;
     Kernel<ScaleCall> scale;
 };
 
-#define QUIRE_SET(ISA, PRESENT) \
-    {#ISA,                PRESENT,              ISA::attention_float32, ISA::attention_bfloat16, \
-     ISA::logits_float32, ISA::logits_bfloat16, ISA::quantized_linear,  ISA::panel_rows,         \
-     ISA::rms_norm,       ISA::rope,            ISA::gated,             ISA::write_kv,          \
-     ISA::add,            ISA::gather,          ISA::scale}
+#define QUIRE_SET(ISA, PRESENT)                                                                      \
+    {#ISA,             PRESENT,          ISA::attention_float32, ISA::attention_bfloat16,            \
+     ISA::dense_linear, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
+     ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
+     ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale}
 
 #if defined(__x86_64__)
 bool has_avx512() {
@@ -54,6 +56,7 @@ bool has_avx512() {
 const std::vector<InstructionSet>& instruction_sets() {
     static const std::vector<InstructionSet> sets = {
 #if defined(__x86_64__)
+        QUIRE_SET(avx512_bf16, has_avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")),
         QUIRE_SET(avx512_vnni, has_avx512() && __builtin_cpu_supports("avx512vnni")),
         QUIRE_SET(avx512, has_avx512()),
         QUIRE_SET(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")),
@@ -81,11 +84,11 @@ T* at(uintptr_t address) {
     return reinterpret_cast<T*>(address);
 }
 
-// Into the program, or at once where there is none.
+// Into the program, or at once where there is none. `num_tokens` is Program::add's.
 template <typename Call>
-void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& call) {
+void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& call, int64_t num_tokens = 0) {
     auto bound = [kernel, call](const Team& team) { kernel(call, team); };
-    if (program) return program->add(bound);
+    if (program) return program->add(bound, num_tokens);
     nb::gil_scoped_release released;
     run_on_team(num_threads, bound);
 }
@@ -107,10 +110,8 @@ void attend(Program* program, const std::string& isa, bool bfloat16, uintptr_t q
                        query_stride,
                        num_rows,
                        max_blocks,
-                       block_size,
+                       {block_size, num_kv_heads, head_dim},
                        num_heads,
-                       num_kv_heads,
-                       head_dim,
                        scale,
                        softcap,
                        window};
@@ -118,33 +119,40 @@ void attend(Program* program, const std::string& isa, bool bfloat16, uintptr_t q
     submit(program, num_threads, bfloat16 ? set.attention_bfloat16 : set.attention_float32, call);
 }
 
-void logits(const std::string& isa, bool bfloat16, uintptr_t x, uintptr_t weight, uintptr_t y, int64_t num_rows,
-            int64_t num_features, int64_t num_outputs, int num_threads) {
-    LogitsCall call{at<float>(x), at<void>(weight), at<float>(y), num_rows, num_features, num_outputs, num_threads};
-    const InstructionSet& set = set_named(isa);
-    nb::gil_scoped_release released;
-    (bfloat16 ? set.logits_bfloat16 : set.logits_float32)(call);
+// A row's address and its stride in elements, and whether it is bfloat16.
+using Rows = std::tuple<uintptr_t, int64_t, bool>;
+
+LinearRows linear_rows(const Rows& x, const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows) {
+    return {at<void>(std::get<0>(x)), at<void>(std::get<0>(bias)), at<void>(std::get<0>(y)), at<void>(scratch), num_rows,
+            std::get<1>(x),           std::get<1>(y),              std::get<2>(x),           std::get<2>(bias), std::get<2>(y)};
 }
 
-void quantized_linear(Program* program, const std::string& isa, uintptr_t panels, int64_t panel_bytes,
-                      int64_t header_offset, int64_t num_inputs, int64_t num_outputs, int bits, int group_size,
-                      int groups_per_block, int zero, bool has_minimum, uintptr_t x, int64_t x_stride, bool x_bfloat16,
-                      uintptr_t bias, bool bias_bfloat16, uintptr_t y, int64_t y_stride, bool y_bfloat16, uintptr_t scratch,
-                      int64_t num_rows, int num_threads) {
-    QuantizedWeight weight{at<uint8_t>(panels), panel_bytes, header_offset,    num_inputs, num_outputs,
-                           bits,                group_size,  groups_per_block, zero,       has_minimum};
-    QuantizedCall call{weight,   at<void>(x), at<void>(bias), at<void>(y),   at<void>(scratch), num_rows,
-                       x_stride, y_stride,    x_bfloat16,     bias_bfloat16, y_bfloat16};
-    submit(program, num_threads, set_named(isa).quantized_linear, call);
+void dense_linear(Program* program, const std::string& isa, const DenseWeight& weight, const Rows& x, const Rows& bias,
+                  const Rows& y, uintptr_t scratch, int64_t num_rows, int num_threads) {
+    submit(program, num_threads, set_named(isa).dense_linear, DenseCall{weight, linear_rows(x, bias, y, scratch, num_rows)});
 }
 
-void panel_rows(Program* program, const std::string& isa, uintptr_t panels, int64_t panel_bytes, int64_t header_offset,
-                int64_t num_inputs, int64_t num_outputs, int bits, int group_size, int groups_per_block, int zero,
-                bool has_minimum, uintptr_t indices, int64_t num_indices, uintptr_t y, bool y_bfloat16, int num_threads) {
-    QuantizedWeight weight{at<uint8_t>(panels), panel_bytes, header_offset,    num_inputs, num_outputs,
-                           bits,                group_size,  groups_per_block, zero,       has_minimum};
+void dense_rows(Program* program, const std::string& isa, const DenseWeight& weight, uintptr_t indices, int64_t num_indices,
+                uintptr_t y, int num_threads) {
+    DenseRowsCall call{weight, at<int64_t>(indices), at<void>(y), num_indices};
+    submit(program, threads_for(num_indices * weight.num_inputs, num_threads), set_named(isa).dense_rows, call);
+}
+
+void pack_panels(const std::string& isa, uintptr_t memory, int64_t num_panels, int64_t num_units, int num_threads) {
+    PackCall call{at<void>(memory), num_panels, num_units};
+    submit(nullptr, threads_for(num_panels * num_units * PANEL, num_threads), set_named(isa).pack_panels, call);
+}
+
+void quantized_linear(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x,
+                      const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, int num_threads) {
+    submit(program, num_threads, set_named(isa).quantized_linear,
+           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows)});
+}
+
+void panel_rows(Program* program, const std::string& isa, const QuantizedWeight& weight, uintptr_t indices,
+                int64_t num_indices, uintptr_t y, bool y_bfloat16, int num_threads) {
     PanelRowsCall call{weight, at<int64_t>(indices), at<void>(y), num_indices, y_bfloat16};
-    submit(program, threads_for(num_indices * num_inputs, num_threads), set_named(isa).panel_rows, call);
+    submit(program, threads_for(num_indices * weight.num_inputs, num_threads), set_named(isa).panel_rows, call);
 }
 
 // A tensor [T, H, D] with the last dimension contiguous: address and strides.
@@ -157,34 +165,36 @@ Vectors vectors(const Strided& strided) {
 void rms_norm(Program* program, const std::string& isa, const Strided& x, uintptr_t weight, const Strided& y,
               int64_t num_tokens, int64_t num_heads, int64_t width, float eps, bool bfloat16, int num_threads) {
     NormCall call{vectors(x), vectors(y), at<void>(weight), num_tokens, num_heads, width, eps, bfloat16};
-    submit(program, threads_for(num_tokens * num_heads * width, num_threads), set_named(isa).rms_norm, call);
+    submit(program, threads_for(num_tokens * num_heads * width, num_threads), set_named(isa).rms_norm, call, num_tokens);
 }
 
 void rope(Program* program, const std::string& isa, const Strided& x, uintptr_t cos, uintptr_t sin, int64_t num_tokens,
           int64_t num_heads, int64_t half, bool bfloat16, int num_threads) {
     RopeCall call{vectors(x), at<void>(cos), at<void>(sin), num_tokens, num_heads, half, bfloat16};
-    submit(program, threads_for(num_tokens * num_heads * 2 * half, num_threads), set_named(isa).rope, call);
+    submit(program, threads_for(num_tokens * num_heads * 2 * half, num_threads), set_named(isa).rope, call, num_tokens);
 }
 
 void gated(Program* program, const std::string& isa, const Strided& gate, const Strided& up, const Strided& y,
            int64_t num_tokens, int64_t width, Activation activation, bool bfloat16, int num_threads) {
     GateCall call{vectors(gate), vectors(up), vectors(y), num_tokens, width, activation, bfloat16};
-    submit(program, threads_for(4 * num_tokens * width, num_threads), set_named(isa).gated, call);
+    submit(program, threads_for(4 * num_tokens * width, num_threads), set_named(isa).gated, call, num_tokens);
 }
 
-void write_kv(Program* program, const std::string& isa, const Strided& key, const Strided& value, uintptr_t key_cache,
-              uintptr_t value_cache, uintptr_t slots, int64_t num_tokens, int64_t num_heads, int64_t width, bool bfloat16,
-              int num_threads) {
-    WriteCall call{vectors(key),       vectors(value), at<void>(key_cache), at<void>(value_cache),
-                   at<int64_t>(slots), num_tokens,     num_heads,           width,
-                   bfloat16};
-    submit(program, threads_for(2 * num_tokens * num_heads * width, num_threads), set_named(isa).write_kv, call);
+void write_kv(Program* program, const std::string& isa, bool bfloat16, uintptr_t key, int64_t key_stride, uintptr_t value,
+              int64_t value_stride, uintptr_t key_cache, uintptr_t value_cache, uintptr_t slots, int64_t num_tokens,
+              int64_t block_size, int num_kv_heads, int head_dim, int num_threads) {
+    WriteCall call{at<void>(key),      at<void>(value), at<void>(key_cache), at<void>(value_cache),
+                   at<int64_t>(slots), key_stride,      value_stride,        num_tokens,
+                   {block_size, num_kv_heads, head_dim}};
+    const InstructionSet& set = set_named(isa);
+    submit(program, threads_for(2 * num_tokens * num_kv_heads * head_dim, num_threads),
+           bfloat16 ? set.write_kv_bfloat16 : set.write_kv_float32, call, num_tokens);
 }
 
 void add(Program* program, const std::string& isa, const Strided& x, const Strided& z, const Strided& y,
          int64_t num_tokens, int64_t width, bool bfloat16, int num_threads) {
     AddCall call{vectors(x), vectors(z), vectors(y), num_tokens, width, bfloat16};
-    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).add, call);
+    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).add, call, num_tokens);
 }
 
 void gather(Program* program, const std::string& isa, uintptr_t table, uintptr_t indices, uintptr_t y, int64_t num_tokens,
@@ -196,7 +206,7 @@ void gather(Program* program, const std::string& isa, uintptr_t table, uintptr_t
 void scale(Program* program, const std::string& isa, const Strided& x, const Strided& y, int64_t num_tokens, int64_t width,
            float factor, bool bfloat16, int num_threads) {
     ScaleCall call{vectors(x), vectors(y), num_tokens, width, factor, bfloat16};
-    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).scale, call);
+    submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).scale, call, num_tokens);
 }
 
 }  // namespace
@@ -217,16 +227,31 @@ NB_MODULE(_native, module) {
                nb::arg("block_tables"), nb::arg("max_blocks"), nb::arg("query_starts"), nb::arg("context_lens"),
                nb::arg("num_rows"), nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"),
                nb::arg("head_dim"), nb::arg("scale"), nb::arg("softcap"), nb::arg("window"), nb::arg("num_threads"));
-    module.def("quantized_linear", &quantized_linear, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"),
-               nb::arg("panels"), nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"),
-               nb::arg("num_outputs"), nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"),
-               nb::arg("zero"), nb::arg("has_minimum"), nb::arg("x"), nb::arg("x_stride"), nb::arg("x_bfloat16"),
-               nb::arg("bias"), nb::arg("bias_bfloat16"), nb::arg("y"), nb::arg("y_stride"), nb::arg("y_bfloat16"), nb::arg("scratch"),
-               nb::arg("num_rows"), nb::arg("num_threads"));
-    module.def("panel_rows", &panel_rows, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("panels"),
-               nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"), nb::arg("num_outputs"),
-               nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"), nb::arg("zero"),
-               nb::arg("has_minimum"), nb::arg("indices"), nb::arg("num_indices"), nb::arg("y"), nb::arg("y_bfloat16"),
+    nb::class_<DenseWeight>(module, "DenseWeight")
+        .def("__init__",
+             [](DenseWeight* self, uintptr_t panels, int64_t num_inputs, int64_t num_outputs, bool bfloat16) {
+                 new (self) DenseWeight{at<void>(panels), num_inputs, num_outputs, bfloat16};
+             },
+             nb::kw_only(), nb::arg("panels"), nb::arg("num_inputs"), nb::arg("num_outputs"), nb::arg("bfloat16"));
+    nb::class_<QuantizedWeight>(module, "QuantizedWeight")
+        .def("__init__",
+             [](QuantizedWeight* self, uintptr_t panels, int64_t panel_bytes, int64_t header_offset, int64_t num_inputs,
+                int64_t num_outputs, int bits, int group_size, int groups_per_block, int zero, bool has_minimum) {
+                 new (self) QuantizedWeight{at<uint8_t>(panels), panel_bytes, header_offset,    num_inputs, num_outputs,
+                                            bits,                group_size,  groups_per_block, zero,       has_minimum};
+             },
+             nb::kw_only(), nb::arg("panels"), nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"),
+             nb::arg("num_outputs"), nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"), nb::arg("zero"),
+             nb::arg("has_minimum"));
+    module.def("dense_linear", &dense_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
+               nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_threads"));
+    module.def("quantized_linear", &quantized_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"),
+               nb::arg("x"), nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_threads"));
+    module.def("dense_rows", &dense_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),
+               nb::arg("num_indices"), nb::arg("y"), nb::arg("num_threads"));
+    module.def("panel_rows", &panel_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),
+               nb::arg("num_indices"), nb::arg("y"), nb::arg("y_bfloat16"), nb::arg("num_threads"));
+    module.def("pack_panels", &pack_panels, nb::arg("isa"), nb::arg("memory"), nb::arg("num_panels"), nb::arg("num_units"),
                nb::arg("num_threads"));
     module.def("rms_norm", &rms_norm, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("weight"),
                nb::arg("y"), nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("width"), nb::arg("eps"),
@@ -235,15 +260,14 @@ NB_MODULE(_native, module) {
                nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("half"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("gated", &gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("gate"), nb::arg("up"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("activation"), nb::arg("bfloat16"), nb::arg("num_threads"));
-    module.def("write_kv", &write_kv, nb::arg("program").none(), nb::arg("isa"), nb::arg("key"), nb::arg("value"),
-               nb::arg("key_cache"), nb::arg("value_cache"), nb::arg("slots"), nb::arg("num_tokens"), nb::arg("num_heads"),
-               nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("write_kv", &write_kv, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"),
+               nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_cache"),
+               nb::arg("value_cache"), nb::arg("slots"), nb::arg("num_tokens"), nb::arg("block_size"),
+               nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("num_threads"));
     module.def("add", &add, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("z"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("gather", &gather, nb::arg("program").none(), nb::arg("isa"), nb::arg("table"), nb::arg("indices"),
                nb::arg("y"), nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("scale", &scale, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("factor"), nb::arg("bfloat16"), nb::arg("num_threads"));
-    module.def("logits", &logits, nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("x"), nb::arg("weight"),
-               nb::arg("y"), nb::arg("num_rows"), nb::arg("num_features"), nb::arg("num_outputs"), nb::arg("num_threads"));
 }

@@ -1,31 +1,48 @@
-// Activations become 8-bit integers, a scale for each group of inputs of each row. Sums within a group are exact; the
-// groups' are added in float32 in their order. So a row's results have the same bits whatever the other rows are.
+// Activations become integers, with a scale for each group of inputs of each row: the largest of a group has 14 bits and a
+// sign, the others 7. One outlier then costs its neighbours nothing (docs/lab.md). Sums within a group are exact; the groups'
+// are added in float32 in their order. So a row's results have the same bits whatever the other rows are.
+#include "quantized.h"
+
 #include <cmath>
-#include <type_traits>
-#include <vector>
 
 #include "kernels.h"
-#include "vectors.h"
+#include "linear_rows.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int PARTS = PANEL / LANES;  // registers that hold a number of each output of a panel
-constexpr int AT_ONCE = LANES == 16 ? 8 : LANES == 8 ? 2 : 1;  // rows whose sums are in registers at one time
+constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 2 : 1;  // whose sums are in registers at one time
+constexpr float MOST = 127.0f;                              // of a code
+constexpr int OUTLIER = 128;                                // what the outlier's second code counts
 
 // Memory is asked for this much before it is needed: the processor's own guesses end with each page.
-constexpr int AHEAD = 2048;
+constexpr int AHEAD = 6144;
 
 typedef uint8_t Bytes __attribute__((vector_size(4 * LANES)));
-typedef int8_t SignedBytes __attribute__((vector_size(4 * LANES)));
+typedef int8_t SignedBytes __attribute__((vector_size(LANES)));
 typedef int16_t Shorts __attribute__((vector_size(4 * LANES)));
 
-// The rows of x as integers: what the multiplication reads.
+// A group of inputs of M rows: what its products with a panel are scaled by.
+template <int M>
+struct Group {
+    float scales[M];
+    float sums[M];          // of the codes, scaled
+    int32_t minus_zero[M];  // what the weights' zero takes from the products
+    int32_t outliers[M];    // a unit of zeros but for the second code of the group's largest value
+    int32_t outlier_units[M];
+};
+
+// Rows as integers: M by M, the units of M rows side by side, and after all of them the groups.
 struct Quantized {
-    int64_t num_inputs, num_groups;
-    int8_t* codes;   // [R, K]
-    float* scales;   // [R, G]
-    int32_t* sums;   // [R, G], of the codes
+    int64_t num_inputs, num_groups, num_rows;
+    uint8_t* memory;
+
+    template <int M>
+    int32_t* codes(int64_t row) const { return reinterpret_cast<int32_t*>(memory + row * num_inputs); }
+    template <int M>
+    Group<M>* groups(int64_t row) const {
+        return reinterpret_cast<Group<M>*>(memory + num_rows * num_inputs + row * num_groups * sizeof(Group<1>));
+    }
 };
 
 inline Bytes load_bytes(const uint8_t* from) {
@@ -34,13 +51,13 @@ inline Bytes load_bytes(const uint8_t* from) {
     return v;
 }
 
-// Adds to each lane the sum of its four products of an unsigned and a signed byte; `quad` holds the same four in each lane.
-inline Ints add_products(Ints sums, Bytes weights, int32_t quad) {
+// Adds to each lane the sum of its four products of an unsigned and a signed byte; `x` holds the same four in each lane.
+inline Ints add_products(Ints sums, Bytes weights, int32_t x) {
 #if defined(__AVX512VNNI__)
-    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(quad));
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(x));
 #else
     // Products of sixteen bits, two to a sum, never overflow 32 bits.
-    Shorts even = (Shorts)(Ints{} + quad) << 8 >> 8, odd = (Shorts)(Ints{} + quad) >> 8;
+    Shorts even = (Shorts)(Ints{} + x) << 8 >> 8, odd = (Shorts)(Ints{} + x) >> 8;
     Shorts weights_even = (Shorts)weights & 0xff, weights_odd = (Shorts)((Ints)weights >> 8) & 0xff;
 #if defined(__AVX512BW__)
     return sums + (Ints)_mm512_madd_epi16((__m512i)weights_even, (__m512i)even) +
@@ -81,29 +98,29 @@ inline Floats load_small(const uint8_t* from) {
     return __builtin_convertvector(__builtin_convertvector(v, Ints), Floats);
 }
 
-// One group of one panel: the codes of its inputs, a register a quad and part, and its scales.
-template <int BITS, int QUADS>
-inline void load_codes(const uint8_t* from, Bytes (&codes)[QUADS][PARTS]) {
+// The codes of one group of one panel, a register a unit and part.
+template <int BITS, int UNITS>
+inline void load_codes(const uint8_t* from, Bytes (&codes)[UNITS][PARTS]) {
     if constexpr (BITS == 4) {
-        for (int pair = 0; pair < QUADS / 2; ++pair)
+        for (int pair = 0; pair < UNITS / 2; ++pair)
             for (int p = 0; p < PARTS; ++p) {
-                Bytes both = load_bytes(from + pair * QUAD * PANEL + p * QUAD * LANES);
+                Bytes both = load_bytes(from + UNIT * (pair * PANEL + p * LANES));
                 codes[2 * pair][p] = both & 0x0f;
                 codes[2 * pair + 1][p] = (Bytes)((Shorts)both >> 4) & 0x0f;
             }
     } else {
-        for (int q = 0; q < QUADS; ++q)
-            for (int p = 0; p < PARTS; ++p) codes[q][p] = load_bytes(from + q * QUAD * PANEL + p * QUAD * LANES);
+        for (int u = 0; u < UNITS; ++u)
+            for (int p = 0; p < PARTS; ++p) codes[u][p] = load_bytes(from + UNIT * (u * PANEL + p * LANES));
     }
 }
 
-// M rows of x from `row` on times the weights of one panel.
-template <int BITS, int QUADS, bool MINIMUM, bool BLOCKS, int M>
-void multiply(const QuantizedWeight& weight, const Quantized& x, int64_t row, const uint8_t* panel, Floats (&y)[M][PARTS]) {
-    constexpr int CODE_BYTES = QUADS * QUAD * PANEL * BITS / 8;
+// M rows times the weights of one panel.
+template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, int M>
+void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* groups, const uint8_t* panel, Floats (&y)[M][PARTS]) {
+    constexpr int CODE_BYTES = UNITS * UNIT * PANEL * BITS / 8;
     const uint8_t* header = panel + weight.header_offset;
-    const int8_t* x_codes = x.codes + row * x.num_inputs;
-    for (int64_t block = 0; block < x.num_groups; block += weight.groups_per_block) {
+    int64_t num_groups = weight.num_inputs / weight.group_size;
+    for (int64_t block = 0; block < num_groups; block += weight.groups_per_block) {
         Floats d[PARTS], m[PARTS];
         for (int p = 0; p < PARTS; ++p) d[p] = load_half(header + 2 * p * LANES);
         header += 2 * PANEL;
@@ -111,108 +128,138 @@ void multiply(const QuantizedWeight& weight, const Quantized& x, int64_t row, co
             for (int p = 0; p < PARTS; ++p) m[p] = load_half(header + 2 * p * LANES);
             header += 2 * PANEL;
         }
-        for (int64_t group = block; group < block + (BLOCKS ? weight.groups_per_block : 1); ++group) {
-            Floats scale[PARTS], minimum[PARTS];
-            for (int p = 0; p < PARTS; ++p) {
-                scale[p] = BLOCKS ? d[p] * load_small<int8_t>(header + p * LANES) : d[p];
-                if constexpr (MINIMUM) minimum[p] = BLOCKS ? m[p] * load_small<int8_t>(header + PANEL + p * LANES) : m[p];
-            }
-            if constexpr (BLOCKS) header += MINIMUM ? 2 * PANEL : PANEL;
-            Bytes codes[QUADS][PARTS];
-            const uint8_t* from = panel + group * CODE_BYTES;
-            if constexpr (M == 1)
+        for (int64_t index = block; index < block + (BLOCKS ? weight.groups_per_block : 1); ++index) {
+            const Group<M>& group = groups[index];
+            Bytes codes[UNITS][PARTS];
+            const uint8_t* from = panel + index * CODE_BYTES;
+            if constexpr (M == 1) {
                 for (int line = 0; line < CODE_BYTES; line += 64) __builtin_prefetch(from + AHEAD + line);
+                __builtin_prefetch(header + weight.panel_bytes);
+            }
             load_codes<BITS>(from, codes);
-            for (int i = 0; i < M; ++i) {
-                int64_t at = (row + i) * x.num_groups + group;
-                int32_t quads[QUADS];
-                std::memcpy(quads, x_codes + i * x.num_inputs + group * QUADS * QUAD, sizeof quads);
-                for (int p = 0; p < PARTS; ++p) {
-                    Ints sums = Ints{} - weight.zero * x.sums[at];
-                    for (int q = 0; q < QUADS; ++q) sums = add_products(sums, codes[q][p], quads[q]);
-                    y[i][p] += __builtin_convertvector(sums, Floats) * scale[p] * x.scales[at];
-                    if constexpr (MINIMUM) y[i][p] += minimum[p] * (x.scales[at] * static_cast<float>(x.sums[at]));
+            Ints sums[M][PARTS];
+            for (int i = 0; i < M; ++i)
+                for (int p = 0; p < PARTS; ++p) sums[i][p] = Ints{} + group.minus_zero[i];
+            for (int u = 0; u < UNITS; ++u, x += M)
+                for (int p = 0; p < PARTS; ++p)
+                    for (int i = 0; i < M; ++i) sums[i][p] = add_products(sums[i][p], codes[u][p], x[i]);
+            for (int p = 0; p < PARTS; ++p) {
+                Floats scale = BLOCKS ? d[p] * load_small<int8_t>(header + p * LANES) : d[p];
+                for (int i = 0; i < M; ++i) {
+                    sums[i][p] += add_products(Ints{}, codes[group.outlier_units[i]][p], group.outliers[i]) * OUTLIER;
+                    y[i][p] += __builtin_convertvector(sums[i][p], Floats) * (scale * group.scales[i]);
+                }
+                if constexpr (MINIMUM) {
+                    Floats minimum = BLOCKS ? m[p] * load_small<int8_t>(header + PANEL + p * LANES) : m[p];
+                    for (int i = 0; i < M; ++i) y[i][p] += minimum * group.sums[i];
                 }
             }
+            if constexpr (BLOCKS) header += MINIMUM ? 2 * PANEL : PANEL;
         }
     }
 }
 
-// A value that is not finite makes the group's scale one that is not, and with it the row's results.
-template <typename T>
-void quantize_row(const T* from, int group_size, int64_t row, const Quantized& x) {
-    for (int64_t group = 0; group < x.num_groups; ++group) {
-        const T* values = from + group * group_size;
-        Floats most = {}, probe = {};
-        for (int k = 0; k < group_size; k += LANES) {
-            Floats v = load(values + k);
-            most = max(most, max(v, -v));
-            probe += v * 0.0f;
-        }
-        float largest_value = max_of(most);
-        float scale = largest_value / 127.0f;
-        Floats inverse = fill(largest_value > 1e-30f ? 127.0f / largest_value : 0.0f);  // below, it would overflow
-        typedef uint32_t Counts __attribute__((vector_size(4 * LANES)));
-        Counts sums = {};  // which may wrap where a value is not finite
-        for (int k = 0; k < group_size; k += LANES) {
-            // Adding and subtracting 1.5 * 2^23 rounds to an integer.
-            Floats rounded = (load(values + k) * inverse + 12582912.0f) - 12582912.0f;
-            Ints codes = __builtin_convertvector(rounded, Ints);
-            typedef int8_t Small __attribute__((vector_size(LANES)));
-            Small small = __builtin_convertvector(codes, Small);
-            std::memcpy(x.codes + row * x.num_inputs + group * group_size + k, &small, sizeof small);
-            sums += (Counts)codes;
-        }
-        uint32_t sum = 0;
-        for (int lane = 0; lane < LANES; ++lane) sum += sums[lane];
-        float checked = scale + sum_of(probe);
-        x.scales[row * x.num_groups + group] = checked;
-        x.sums[row * x.num_groups + group] = checked == checked ? static_cast<int32_t>(sum) : 0;
+// The first of some values that is not less than `bound`, all others being so.
+template <int COUNT>
+inline int place_of(const Floats (&v)[COUNT], float bound) {
+    for (int n = 0; n < COUNT; ++n) {
+#if defined(__AVX512F__)
+        if (unsigned found = _mm512_cmp_ps_mask((__m512)v[n], _mm512_set1_ps(bound), _CMP_GE_OQ))
+            return n * LANES + __builtin_ctz(found);
+#else
+        for (int lane = 0; lane < LANES; ++lane)
+            if (v[n][lane] >= bound) return n * LANES + lane;
+#endif
     }
+    return 0;
 }
 
-template <int M>
-void store_rows(const QuantizedCall& call, int64_t row, int64_t output, const Floats (&y)[M][PARTS]) {
-    for (int i = 0; i < M; ++i)
-        for (int p = 0; p < PARTS; ++p) {
-            int64_t n = output + p * LANES;
-            int count = static_cast<int>(call.weight.num_outputs - n);
-            if (count <= 0) continue;
-            Floats v = y[i][p];
-            if (call.bias && call.bias_bfloat16) v += load_part(static_cast<const BFloat16*>(call.bias) + n, count);
-            else if (call.bias) v += load_part(static_cast<const float*>(call.bias) + n, count);
-            int64_t at = (row + i) * call.y_stride + n;
-            if (call.y_bfloat16) store_part(static_cast<BFloat16*>(call.y) + at, v, count);
-            else store_part(static_cast<float*>(call.y) + at, v, count);
-        }
+// One group of one of M rows. A value that is not finite makes the scale one that is not, and with it the row's results.
+template <typename T, int UNITS, int M>
+void quantize(const T* from, int32_t* codes, Group<M>& group, int i, int zero) {
+    constexpr int COUNT = UNITS * UNIT / LANES;
+    Floats v[COUNT], size[COUNT], most = {}, rest = {}, probe = {};
+    for (int n = 0; n < COUNT; ++n) {
+        v[n] = load(from + n * LANES);
+        size[n] = max(v[n], -v[n]);
+        most = max(most, size[n]);
+        probe += v[n] * 0.0f;
+    }
+    float not_finite = sum_of(probe);  // or zero
+    if (!(not_finite == 0.0f))
+        for (int n = 0; n < COUNT; ++n) v[n] = size[n] = most = Floats{};
+    float outlier = max_of(most);
+    int place = place_of(size, outlier);
+    float lanes[UNITS * UNIT];
+    for (int n = 0; n < COUNT; ++n) store(lanes + n * LANES, size[n]);
+    lanes[place] = 0.0f;
+    for (int n = 0; n < COUNT; ++n) rest = max(rest, load(lanes + n * LANES));
+    float scale = largest(max_of(rest) / MOST, outlier / (MOST * OUTLIER));
+    // Adding and subtracting 1.5 * 2^23 rounds to an integer.
+    constexpr float ROUND = 12582912.0f;
+    float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;  // below, it would overflow
+    Ints total = {};
+    int8_t small[UNITS * UNIT];
+    int32_t whole[UNITS * UNIT];
+    for (int n = 0; n < COUNT; ++n) {
+        Ints rounded = __builtin_convertvector((v[n] * inverse + ROUND) - ROUND, Ints);
+        total += rounded;
+        SignedBytes bytes = __builtin_convertvector(rounded, SignedBytes);
+        std::memcpy(small + n * LANES, &bytes, sizeof bytes);
+        std::memcpy(whole + n * LANES, &rounded, sizeof rounded);
+    }
+    int32_t sum = 0;
+    for (int lane = 0; lane < LANES; ++lane) sum += total[lane];
+    int32_t second = (whole[place] + OUTLIER / 2) >> 7;
+    small[place] = static_cast<int8_t>(whole[place] - second * OUTLIER);
+    for (int u = 0; u < UNITS; ++u) std::memcpy(codes + u * M, small + u * UNIT, UNIT);
+    group.scales[i] = scale + not_finite;
+    group.sums[i] = group.scales[i] * static_cast<float>(sum);
+    group.minus_zero[i] = -zero * sum;
+    group.outliers[i] = static_cast<int32_t>(static_cast<uint32_t>(static_cast<uint8_t>(second)) << (place % UNIT * 8));
+    group.outlier_units[i] = place / UNIT;
 }
 
-template <int N = AT_ONCE, typename Function>
-void in_groups(int64_t first, int64_t count, Function&& function) {
-    for (; first + N <= count; first += N) function(first, std::integral_constant<int, N>());
-    if constexpr (N > 1) in_groups<N - 1>(first, count, function);
-}
-
-template <int BITS, int QUADS, bool MINIMUM, bool BLOCKS>
-void multiply_panel(const QuantizedCall& call, const Quantized& x, int64_t index) {
-    const uint8_t* panel = call.weight.panels + index * call.weight.panel_bytes;
-    in_groups(0, call.num_rows, [&](int64_t row, auto M) {
-        Floats y[M][PARTS] = {};
-        multiply<BITS, QUADS, MINIMUM, BLOCKS>(call.weight, x, row, panel, y);
-        store_rows(call, row, index * PANEL, y);
+template <typename T, int UNITS>
+void quantize_rows(const QuantizedCall& call, const Quantized& x, const Team& team) {
+    share(team, x.num_rows * x.num_groups, [&](int64_t item) {
+        int64_t row = item / x.num_groups, group = item % x.num_groups, first = row / ROWS * ROWS;
+        const T* from = static_cast<const T*>(call.rows.x) + row * call.rows.x_stride + group * UNITS * UNIT;
+        int i = static_cast<int>(row - first);
+        at_once<ROWS>(first, x.num_rows - first, [&](int64_t, auto M) {
+            int32_t* codes = x.codes<M>(first) + group * UNITS * M + i;
+            quantize<T, UNITS, M>(from, codes, x.groups<M>(first)[group], i, call.weight.zero);
+        });
     });
 }
 
-using PanelFunction = void (*)(const QuantizedCall&, const Quantized&, int64_t);
-
-template <int BITS, int QUADS>
-PanelFunction choose(const QuantizedWeight& weight) {
-    bool blocks = weight.groups_per_block > 1;
-    if (weight.has_minimum) return blocks ? multiply_panel<BITS, QUADS, true, true> : multiply_panel<BITS, QUADS, true, false>;
-    return blocks ? multiply_panel<BITS, QUADS, false, true> : multiply_panel<BITS, QUADS, false, false>;
+template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS>
+void linear(const QuantizedCall& call, const Team& team) {
+    const QuantizedWeight& weight = call.weight;
+    Quantized x{weight.num_inputs, weight.num_inputs / weight.group_size, call.rows.num_rows, static_cast<uint8_t*>(call.rows.scratch)};
+    if (call.rows.x_bfloat16) quantize_rows<BFloat16, UNITS>(call, x, team);
+    else quantize_rows<float, UNITS>(call, x, team);
+    team.wait();
+    share(team, (weight.num_outputs + PANEL - 1) / PANEL, [&](int64_t index) {
+        const uint8_t* panel = weight.panels + index * weight.panel_bytes;
+        in_groups<ROWS>(0, x.num_rows, [&](int64_t row, auto M) {
+            Floats y[M][PARTS] = {};
+            multiply<BITS, UNITS, MINIMUM, BLOCKS, M>(weight, x.codes<M>(row), x.groups<M>(row), panel, y);
+            store_rows(call.rows, weight.num_outputs, row, index * PANEL, y, 0);
+        });
+    });
 }
 
-PanelFunction choose(const QuantizedWeight& weight) {
+using Linear = void (*)(const QuantizedCall&, const Team&);
+
+template <int BITS, int UNITS>
+Linear choose(const QuantizedWeight& weight) {
+    bool blocks = weight.groups_per_block > 1;
+    if (weight.has_minimum) return blocks ? linear<BITS, UNITS, true, true> : linear<BITS, UNITS, true, false>;
+    return blocks ? linear<BITS, UNITS, false, true> : linear<BITS, UNITS, false, false>;
+}
+
+Linear choose(const QuantizedWeight& weight) {
     if (weight.bits == 4) return choose<4, 8>(weight);
     return weight.group_size == 16 ? choose<8, 4>(weight) : choose<8, 8>(weight);
 }
@@ -236,11 +283,11 @@ void dequantize_row(const QuantizedWeight& weight, int64_t index, float* y) {
             float scale = blocks ? d * small(header) : d;
             float minimum = blocks && weight.has_minimum ? m * small(header + PANEL) : m;
             if (blocks) header += weight.has_minimum ? 2 * PANEL : PANEL;
-            const uint8_t* codes = panel + group * group_bytes + lane * QUAD;
+            const uint8_t* codes = panel + group * group_bytes + lane * UNIT;
             for (int k = 0; k < weight.group_size; ++k) {
-                int quad = k / QUAD;
-                int code = weight.bits == 8 ? codes[quad * QUAD * PANEL + k % QUAD]
-                                            : codes[quad / 2 * QUAD * PANEL + k % QUAD] >> (quad % 2 * 4) & 0x0f;
+                int unit = k / UNIT;
+                int code = weight.bits == 8 ? codes[unit * UNIT * PANEL + k % UNIT]
+                                            : codes[unit / 2 * UNIT * PANEL + k % UNIT] >> (unit % 2 * 4) & 0x0f;
                 y[group * weight.group_size + k] = scale * static_cast<float>(code - weight.zero) + minimum;
             }
         }
@@ -262,20 +309,6 @@ void panel_rows(const PanelRowsCall& call, const Team& team) {
     });
 }
 
-void quantized_linear(const QuantizedCall& call, const Team& team) {
-    const QuantizedWeight& weight = call.weight;
-    Quantized x{weight.num_inputs, weight.num_inputs / weight.group_size, nullptr, nullptr, nullptr};
-    x.scales = static_cast<float*>(call.scratch);
-    x.sums = reinterpret_cast<int32_t*>(x.scales + call.num_rows * x.num_groups);
-    x.codes = reinterpret_cast<int8_t*>(x.sums + call.num_rows * x.num_groups);
-    share(team, call.num_rows, [&](int64_t row) {
-        int64_t at = row * call.x_stride;
-        if (call.x_bfloat16) quantize_row(static_cast<const BFloat16*>(call.x) + at, weight.group_size, row, x);
-        else quantize_row(static_cast<const float*>(call.x) + at, weight.group_size, row, x);
-    });
-    team.wait();
-    PanelFunction multiply_one = choose(weight);
-    share(team, (weight.num_outputs + PANEL - 1) / PANEL, [&](int64_t panel) { multiply_one(call, x, panel); });
-}
+void quantized_linear(const QuantizedCall& call, const Team& team) { choose(call.weight)(call, team); }
 
 }  // namespace quire::QUIRE_ISA

@@ -93,17 +93,6 @@ void gate(const GateCall& call, const Team& team) {
 }
 
 template <typename T>
-void write(const WriteCall& call, const Team& team) {
-    share(team, call.num_tokens, [&](int64_t token) {
-        for (int64_t head = 0; head < call.num_heads; ++head) {
-            int64_t to = (call.slots[token] * call.num_heads + head) * call.width;
-            std::memcpy(static_cast<T*>(call.key_cache) + to, at<T>(call.key, token, head), call.width * sizeof(T));
-            std::memcpy(static_cast<T*>(call.value_cache) + to, at<T>(call.value, token, head), call.width * sizeof(T));
-        }
-    });
-}
-
-template <typename T>
 void add_rows(const AddCall& call, const Team& team) {
     share(team, call.num_tokens, [&](int64_t token) {
         const T* x = at<T>(call.x, token);
@@ -141,7 +130,6 @@ void gather_rows(const GatherCall& call, const Team& team) {
 void rms_norm(const NormCall& call, const Team& team) { call.bfloat16 ? norm<BFloat16>(call, team) : norm<float>(call, team); }
 void rope(const RopeCall& call, const Team& team) { call.bfloat16 ? rotate<BFloat16>(call, team) : rotate<float>(call, team); }
 void gated(const GateCall& call, const Team& team) { call.bfloat16 ? gate<BFloat16>(call, team) : gate<float>(call, team); }
-void write_kv(const WriteCall& call, const Team& team) { call.bfloat16 ? write<BFloat16>(call, team) : write<float>(call, team); }
 void add(const AddCall& call, const Team& team) { call.bfloat16 ? add_rows<BFloat16>(call, team) : add_rows<float>(call, team); }
 void scale(const ScaleCall& call, const Team& team) {
     call.bfloat16 ? scale_rows<BFloat16>(call, team) : scale_rows<float>(call, team);

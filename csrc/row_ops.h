@@ -1,4 +1,4 @@
-// What is done to each token by itself: norms, rotation, gates, and its way into the cache.
+// What is done to each token by itself: norms, rotation, gates, sums.
 #pragma once
 
 #include <cstdint>
@@ -35,16 +35,6 @@ struct GateCall {
     Vectors gate, up, y;
     int64_t num_tokens, width;
     Activation activation;
-    bool bfloat16;
-};
-
-// K and V of each token to its slot.
-struct WriteCall {
-    Vectors key, value;
-    void* key_cache;  // [slots, H, D]
-    void* value_cache;
-    const int64_t* slots;  // [T]
-    int64_t num_tokens, num_heads, width;
     bool bfloat16;
 };
 

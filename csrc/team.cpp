@@ -3,12 +3,12 @@
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
-#include <sched.h>
 
 namespace quire {
 namespace {
 
-// Some tens of microseconds: kernels end together, but for a member that lost its core.
+// Some tens of microseconds: kernels end together, but for a member that lost its core. Then it is better to sleep than to
+// yield: who is woken gets its core back at once from whatever else runs on it (docs/lab.md).
 constexpr int SPINS = 10000;
 
 inline void pause() {
@@ -30,13 +30,17 @@ void Team::wait() const {
     if (meeting->num_waiting.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
         meeting->num_waiting.store(0, std::memory_order_relaxed);
         meeting->next.store(0, std::memory_order_relaxed);
-        meeting->round.store(round + 1, std::memory_order_release);
+        meeting->round.store(round + 1);
+        if (meeting->num_asleep.load() > 0) meeting->round.notify_all();
         return;
     }
-    for (int spin = 0; meeting->round.load(std::memory_order_acquire) == round; ++spin) {
-        if (spin < SPINS) pause();
-        else sched_yield();
+    for (int spin = 0; spin < SPINS; ++spin) {
+        if (meeting->round.load(std::memory_order_acquire) != round) return;
+        pause();
     }
+    meeting->num_asleep.fetch_add(1);
+    meeting->round.wait(round);
+    meeting->num_asleep.fetch_sub(1);
 }
 
 int64_t Team::take() const { return meeting->next.fetch_add(1, std::memory_order_relaxed); }
@@ -55,9 +59,10 @@ void run_on_team(int num_threads, const std::function<void(const Team&)>& work) 
 
 void Program::run(int num_threads) const {
     run_on_team(num_threads, [this](const Team& team) {
-        for (const auto& kernel : kernels_) {
-            kernel(team);
-            team.wait();
+        for (std::size_t i = 0; i < steps_.size(); ++i) {
+            steps_[i].kernel(team);
+            bool own = i + 1 < steps_.size() && steps_[i].num_tokens > 0 && steps_[i].num_tokens == steps_[i + 1].num_tokens;
+            if (!own) team.wait();
         }
     });
 }

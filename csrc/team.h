@@ -12,6 +12,7 @@ namespace quire {
 struct Meeting {
     std::atomic<int> num_waiting{0};
     std::atomic<int> round{0};
+    std::atomic<int> num_asleep{0};
     std::atomic<int64_t> next{0};
 };
 
@@ -32,12 +33,18 @@ void run_on_team(int num_threads, const std::function<void(const Team&)>& work);
 // Kernels in a row with their arguments, recorded once and run many times by one team: a step of a model.
 class Program {
 public:
-    void add(std::function<void(const Team&)> kernel) { kernels_.push_back(std::move(kernel)); }
+    // `num_tokens`: of a kernel that `share`s the tokens of a step and reads of other kernels only what concerns its own.
+    // Neighbours of one number need not meet: each member finds what it wrote itself. Elsewhere 0.
+    void add(std::function<void(const Team&)> kernel, int64_t num_tokens) { steps_.push_back({std::move(kernel), num_tokens}); }
     void run(int num_threads) const;
-    int64_t size() const { return static_cast<int64_t>(kernels_.size()); }
+    int64_t size() const { return static_cast<int64_t>(steps_.size()); }
 
 private:
-    std::vector<std::function<void(const Team&)>> kernels_;
+    struct Step {
+        std::function<void(const Team&)> kernel;
+        int64_t num_tokens;
+    };
+    std::vector<Step> steps_;
 };
 
 }  // namespace quire

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from quire.core.native import INSTRUCTION_SETS
-from quire.core.quantization import Quantization
+from quire.core.quantization import Quantization, QuantizationChoice
 from quire.errors import InvalidRequestError
 
 Task = Literal["generate", "embed"]
@@ -54,11 +54,11 @@ class EngineConfig:
         choices=("auto", *get_args(Task)),
     )
     dtype: DType = knob("auto", "dtype of weights, activations and KV", choices=get_args(DType))
-    quantization: Quantization = knob(
-        "none",
-        "weights as floats of the dtype (none) or in the few bits a GGUF file has them in (stored): a quarter of the"
-        " memory and faster, with activations rounded to 8 bits",
-        choices=get_args(Quantization),
+    quantization: QuantizationChoice = knob(
+        "auto",
+        "weights as floats of the dtype (none) or in the few bits a GGUF file has them in (stored): less memory, faster,"
+        " with activations rounded to 8 bits; auto: stored where it can be, unless a dtype is asked for",
+        choices=get_args(QuantizationChoice),
     )
     max_model_len: int | None = knob(
         None, "longest prompt + output in tokens (default: what the model and memory allow)"

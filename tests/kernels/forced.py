@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import pytest
-
 from quire.kernels import native
 
 T = TypeVar("T")
 
 
 def forced(instruction_set: str, function: Callable[[], T]) -> T:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "instruction_sets", lambda: (instruction_set,))
+    before = native.instruction_sets()[0]
+    native.use_instruction_set(instruction_set)
+    try:
         return function()
+    finally:
+        native.use_instruction_set(before)

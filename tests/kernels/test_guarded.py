@@ -24,10 +24,9 @@ def test_a_byte_beside_the_output_is_seen(offset: int) -> None:
 @pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 def test_kernels_write_into_guarded_memory() -> None:
     x = torch.ones(2, 3)
-    for kernel in (native.add, native.logits):
-        with guarded_outputs() as guarded:
-            y = kernel(x, x)
-            byte = (ctypes.c_uint8 * 1).from_address(y.data_ptr() + 4 * y.numel())
-            byte[0] = 0
-            with pytest.raises(AssertionError, match="past the output"):
-                guarded.check()
+    with guarded_outputs() as guarded:
+        y = native.add(x, x)
+        byte = (ctypes.c_uint8 * 1).from_address(y.data_ptr() + 4 * y.numel())
+        byte[0] = 0
+        with pytest.raises(AssertionError, match="past the output"):
+            guarded.check()

@@ -10,7 +10,7 @@ import torch
 
 from quire.core.native import has_native_module, instruction_sets
 from quire.errors import InvalidRequestError
-from quire.kernels import native
+from quire.kernels import native, native_linear
 from quire.plan.machine import read_machine
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -37,14 +37,15 @@ def test_one_that_the_cpu_lacks_is_refused_with_those_it_has() -> None:
 def test_every_kernel_runs_on_the_chosen_one(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     native.use_instruction_set(chosen)
     assert native.instruction_sets() == (chosen, *(name for name in SETS if name != chosen))
-    asked = Spy(native._module())
-    monkeypatch.setattr(native, "_module", lambda: asked)
+    asked = Spy(native.module())
+    for users in (native, native_linear):
+        monkeypatch.setattr(users, "module", lambda: asked)
     x = torch.ones(2, 32)
     native.add(x, x)
     native.scale(x, 2.0)
     native.rms_norm(x, x[0], 1e-5)
-    native.logits(x, x)
-    assert asked.names == [chosen] * 4
+    native_linear.dense_linear(x, native_linear.pack_(native_linear.empty_dense(16, 32, x.dtype)))
+    assert asked.names == [chosen] * 5
 
 
 class Spy:
@@ -58,7 +59,7 @@ class Spy:
         function = getattr(self._module, kernel)
 
         def call(*args: Any, **options: Any) -> Any:
-            self.names.append(options["isa"] if "isa" in options else args[1])
+            self.names += [value for value in (*args, *options.values()) if isinstance(value, str)]
             return function(*args, **options)
 
         return call

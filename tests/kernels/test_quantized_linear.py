@@ -13,6 +13,7 @@ from quire.checkpoint.gguf.block_codes import CODE_TYPES
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels import native
+from quire.kernels.native_linear import panel_rows, quantized_linear
 from quire.kernels.panels import PANEL, PanelWeight, empty_panels, fill_panels, join_panels, layout_of
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -37,18 +38,27 @@ def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> 
     return weight, floats
 
 
+def scales(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Activations in groups, float64, and the scale of each group: its largest has a second code."""
+    groups = x.double().view(len(x), -1, group_size)
+    sizes = groups.abs()
+    largest, place = sizes.max(-1, keepdim=True)
+    rest = sizes.scatter(-1, place, 0.0).amax(-1, keepdim=True)
+    return groups, torch.maximum(rest / 127, largest / (127 * 128))
+
+
 def rounded(x: torch.Tensor, group_size: int) -> torch.Tensor:
     """The torch twin of what the kernel does to activations, in float64."""
-    groups = x.double().view(len(x), -1, group_size)
-    scale = groups.abs().amax(-1, keepdim=True) / 127
+    groups, scale = scales(x, group_size)
     return torch.where(scale > 0, (groups / scale).round() * scale, 0.0).view(x.shape)
 
 
 def half_way(x: torch.Tensor, group_size: int) -> torch.Tensor:
     """How many values of each row are, but for float32's rounding, half-way between two codes: [T, 1]."""
-    groups = x.double().view(len(x), -1, group_size)
-    codes = groups.abs() / groups.abs().amax(-1, keepdim=True) * 127
-    return ((codes % 1 - 0.5).abs() < 1e-4).sum((1, 2), dtype=torch.float64)[:, None]
+    groups, scale = scales(x, group_size)
+    off = (groups.abs() / scale % 1 - 0.5).abs()
+    # Codes go up to 127 * 128, with float32's precision.
+    return (off < 4e-3).sum((1, 2), dtype=torch.float64)[:, None]
 
 
 def assert_close(
@@ -69,7 +79,7 @@ def assert_close(
 def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: str, dtype: torch.dtype) -> None:
     weight, floats = make_weight(name, 72, 512 // TYPES[name].num_values)
     x = torch.randn(11, 512, generator=torch.Generator().manual_seed(1)).to(dtype)
-    found = native.quantized_linear(x, weight, instruction_set=instruction_set)
+    found = quantized_linear(x, weight, instruction_set=instruction_set)
     assert found.dtype == dtype
     assert_close(found, x, weight, floats)
 
@@ -88,7 +98,7 @@ def test_rows_come_back_as_the_type_defines_them(
     """Bit for bit in float32: nothing is rounded on the way into panels."""
     weight, floats = make_weight(name, num_outputs, num_blocks)
     indices = torch.randint(num_outputs, (num_indices,), generator=torch.Generator().manual_seed(num_blocks))
-    found = forced(instruction_set, lambda: native.panel_rows(weight, indices, dtype))
+    found = forced(instruction_set, lambda: panel_rows(weight, indices, dtype))
     assert torch.equal(found, floats[indices].to(dtype))
 
 
@@ -97,13 +107,13 @@ def test_rows_come_back_as_the_type_defines_them(
 def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instruction_set: str) -> None:
     weight, _ = make_weight(name, 80, 512 // TYPES[name].num_values)
     x = torch.randn(70, 512, generator=torch.Generator().manual_seed(2))
-    together = native.quantized_linear(x, weight, instruction_set=instruction_set)
+    together = quantized_linear(x, weight, instruction_set=instruction_set)
     threads = torch.get_num_threads()
     try:
         for num_threads in (1, 2, 3):
             torch.set_num_threads(num_threads)
             for first, last in ((0, 1), (5, 6), (3, 12), (20, 53), (0, 70)):
-                alone = native.quantized_linear(x[first:last], weight, instruction_set=instruction_set)
+                alone = quantized_linear(x[first:last], weight, instruction_set=instruction_set)
                 assert torch.equal(alone, together[first:last])
     finally:
         torch.set_num_threads(threads)
@@ -138,7 +148,7 @@ def test_any_shape_writes_its_outputs_and_nothing_else(
     bias = None if bias_dtype is None else torch.randn(num_outputs, generator=generator).to(bias_dtype)
     memory = torch.full((num_rows, num_outputs + 2), torch.nan, dtype=dtypes[1])
     output = memory[:, 1:-1]
-    native.quantized_linear(x, weight, bias, output, instruction_set=instruction_set)
+    quantized_linear(x, weight, bias, output, instruction_set=instruction_set)
     assert memory[:, [0, -1]].isnan().all()
     if num_rows:
         assert_close(output, x, weight, floats, bias)
@@ -148,12 +158,24 @@ def test_any_shape_writes_its_outputs_and_nothing_else(
 def test_values_that_are_not_finite_stay_in_their_row_and_are_seen(bad: float) -> None:
     weight, _ = make_weight("Q4_1", 32, 4)
     x = torch.randn(5, 128)
-    good = native.quantized_linear(x, weight)
+    good = quantized_linear(x, weight)
     x[2, 70] = bad
-    found = native.quantized_linear(x, weight)
+    found = quantized_linear(x, weight)
     assert not found[2].isfinite().any()
     kept = [0, 1, 3, 4]
     assert torch.equal(found[kept], good[kept])
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])
+def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str) -> None:
+    weight, floats = make_weight(name, 48, 256 // TYPES[name].num_values)
+    x = torch.randn(9, 256, generator=torch.Generator().manual_seed(3))
+    at = torch.arange(9) * 29 + 5
+    calm = quantized_linear(x, weight, instruction_set=instruction_set).double() - x.double() @ floats.double().T
+    x[torch.arange(9), at] = torch.tensor([100.0, -100.0, 40.0] * 3)
+    wild = quantized_linear(x, weight, instruction_set=instruction_set).double() - x.double() @ floats.double().T
+    assert wild.std() < 2 * calm.std()
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-38], ids=["zeros", "values whose inverse is infinite"])
@@ -161,7 +183,7 @@ def test_values_that_are_not_finite_stay_in_their_row_and_are_seen(bad: float) -
 def test_a_row_of_next_to_nothing_gives_the_bias(dtype: torch.dtype, value: float) -> None:
     weight, _ = make_weight("Q8_0", 32, 4)
     bias = torch.randn(32).to(dtype)
-    assert torch.equal(native.quantized_linear(torch.full((1, 128), value, dtype=dtype), weight, bias)[0], bias)
+    assert torch.equal(quantized_linear(torch.full((1, 128), value, dtype=dtype), weight, bias)[0], bias)
 
 
 def test_joined_panels_are_one_weight() -> None:
@@ -170,7 +192,7 @@ def test_joined_panels_are_one_weight() -> None:
     joined = join_panels(first, second)
     assert joined is not None
     x = torch.randn(3, 128)
-    apart = torch.cat([native.quantized_linear(x, weight) for weight in (first, second)], 1)
-    assert torch.equal(native.quantized_linear(x, joined), apart)
+    apart = torch.cat([quantized_linear(x, weight) for weight in (first, second)], 1)
+    assert torch.equal(quantized_linear(x, joined), apart)
     assert join_panels(second, first) is None, "the first ends within a panel"
     assert join_panels(first, make_weight("Q4_0", 16, 4)[0]) is None

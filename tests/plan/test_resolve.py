@@ -17,6 +17,7 @@ from quire.plan.resolved_config import ResolvedConfig
 
 GIVEN: dict[str, Any] = {
     "dtype": "float32",
+    "quantization": "none",
     "backend": "cpu",
     "instruction_set": "portable",
     "max_model_len": 1024,
@@ -42,15 +43,33 @@ def test_what_is_given_is_kept_and_needs_no_reason(smollm2_config: ModelConfig, 
     assert config.reasons == ()
 
 
-def test_weights_are_floats_unless_their_stored_bits_are_asked_for(
-    smollm2_config: ModelConfig, machine: Machine
-) -> None:
+def test_weights_take_what_their_form_needs(smollm2_config: ModelConfig, machine: Machine) -> None:
     needs = {
         quantization: resolve(EngineConfig(quantization=quantization), smollm2_config, machine).memory.need.weights
         for quantization in get_args(Quantization)
     }
     assert needs == {"none": smollm2_config.num_parameters() * 2, "stored": smollm2_config.quantized_bytes}
-    assert resolve(EngineConfig(), smollm2_config, machine).quantization == "none"
+
+
+@pytest.mark.parametrize(
+    ("asked", "quantized", "native", "expected"),
+    [
+        ({}, True, True, "stored"),
+        ({}, False, True, "none"),
+        ({}, True, False, "none"),
+        ({"dtype": "bfloat16"}, True, True, "none"),
+        ({"dtype": "float32"}, True, True, "none"),
+        ({"backend": "torch"}, True, True, "none"),
+        ({"quantization": "none"}, True, True, "none"),
+        ({"quantization": "stored", "dtype": "float32"}, True, True, "stored"),
+    ],
+)
+def test_weights_stay_as_stored_unless_floats_are_asked_for(
+    smollm2_config: ModelConfig, machine: Machine, asked: Any, quantized: bool, native: bool, expected: str
+) -> None:
+    model = smollm2_config if quantized else replace(smollm2_config, quantized_bytes=None)
+    config = resolve(EngineConfig(**asked), model, replace(machine, native_kernels=native))
+    assert config.quantization == expected
 
 
 @pytest.mark.parametrize(("quantized", "backend"), [(False, "auto"), (True, "torch")])
@@ -139,7 +158,7 @@ def test_auto_dtype(
 
 def test_without_bfloat16_instructions_it_is_taken_to_fit(smollm2_config: ModelConfig, machine: Machine) -> None:
     small = replace(machine, cpu_features=frozenset(), free_memory=2**30 + 2**28)
-    config = resolve(EngineConfig(max_num_seqs=8), smollm2_config, small)
+    config = resolve(EngineConfig(max_num_seqs=8, quantization="none"), smollm2_config, small)
     assert config.dtype == "bfloat16"
     assert "float32 would be faster" in reasons_about(config, "dtype")[0]
 

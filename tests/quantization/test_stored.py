@@ -11,7 +11,7 @@ from quire.checkpoint.gguf.block_codes import CODE_TYPES
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels.cpu_ops import CpuOps
-from quire.quantization.method import DenseTable
+from quire.quantization.panels import PanelsTable
 from quire.quantization.select import select_method
 from quire.quantization.stored import PanelTable, Stored
 
@@ -88,5 +88,5 @@ def test_a_table_looks_up_and_projects() -> None:
 def test_a_table_of_floats_stays_one() -> None:
     values = torch.randn(40, NUM_INPUTS)
     table = method().load_table(FloatWeight(values), torch.float32)
-    assert isinstance(table, DenseTable)
-    assert torch.equal(table.weight, values)
+    assert isinstance(table, PanelsTable)
+    assert torch.equal(table.rows(torch.arange(40)), values)

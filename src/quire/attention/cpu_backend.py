@@ -32,7 +32,7 @@ class CpuBackend:
         batch: ForwardBatch,
     ) -> torch.Tensor:
         rows = batch.groups[batch.layer_groups[shape.layer]]
-        native.write_kv(key, value, cache.key, cache.value, rows.slots)
+        native.write_kv(key, value, cache.key, cache.value, rows.slots, instruction_set=self.instruction_set)
         if self.name not in batch.scratch:
             batch.scratch[self.name] = (torch.tensor(batch.query_starts), torch.tensor(batch.context_lens))
         query_starts, context_lens = batch.scratch[self.name]

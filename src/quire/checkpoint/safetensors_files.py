@@ -57,7 +57,7 @@ class SafetensorsFiles:
         offset = tensor.offset + start * row_size * dtype.itemsize
         return file.array(dtype, offset, (stop - start) * row_size).reshape(stop - start, *row_shape)
 
-    def is_quantized(self, name: str) -> bool:
+    def is_quantized(self, name: str, *, transposed: bool) -> bool:
         return False
 
     def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:

@@ -35,8 +35,11 @@ class WeightSource(Protocol):
         float32. May be a view of the file: the caller copies and never writes.
         """
 
-    def is_quantized(self, name: str) -> bool:
-        """Whether `read_quantized` has the tensor: stored in a type of few bits, its rows being rows of the file."""
+    def is_quantized(self, name: str, *, transposed: bool) -> bool:
+        """Whether `read_quantized` has the tensor: stored in a type of few bits.
+
+        Its rows, or, `transposed`, its columns are rows of the file.
+        """
 
     def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
         """Rows [start, stop) as they are stored."""

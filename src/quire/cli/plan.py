@@ -10,7 +10,7 @@ from quire.checkpoint.checkpoint import open_checkpoint
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
 from quire.config import EngineConfig
 from quire.errors import InvalidRequestError
-from quire.plan.backend import check_quantization, choose_backend
+from quire.plan.backend import check_quantization, choose_backend, choose_quantization
 from quire.plan.dtype import choose_dtype
 from quire.plan.machine import read_machine
 from quire.plan.memory import Demand, plan_memory
@@ -44,9 +44,10 @@ def run(args: argparse.Namespace) -> None:
     model = open_checkpoint(config.model, with_weights=False).config
     machine = read_machine()
     budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)
+    quantization, _ = choose_quantization(config, model, machine)
     demand = Demand(
         dtype="float32",
-        quantization=config.quantization,
+        quantization=quantization,
         max_model_len=config.max_model_len or model.default_context,
         concurrency=args.concurrency,
         max_num_seqs=args.concurrency,
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         enable_chunked_prefill=not model.is_encoder,
     )
     dtype, reason = choose_dtype(config, model, machine, demand, budget)
-    check_quantization(config, model, choose_backend(config, model, machine, dtype)[0])
+    check_quantization(config, quantization, model, choose_backend(config, model, machine, dtype)[0])
     plan = plan_memory(model, replace(demand, dtype=dtype), budget)
     if args.json:
         print(json.dumps({"model": config.model, **asdict(plan), "fits": plan.fits}, indent=2))

@@ -1,4 +1,7 @@
-"""Native kernels where there are some, torch operators elsewhere. Native attention is in attention/cpu_backend."""
+"""Native kernels where there are some, torch operators elsewhere.
+
+Native attention is in attention/cpu_backend.py, native linear layers are in quantization/.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,6 @@ from quire.kernels.torch_ops import TorchOps
 
 class CpuOps(TorchOps):
     name = "cpu"
-
-    def logits(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return native.logits(x, weight)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return native.rms_norm(x, weight, eps)

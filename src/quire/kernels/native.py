@@ -16,7 +16,6 @@ import torch
 
 from quire.core.native import MAX_HEADS_PER_KV_HEAD, has_native_module
 from quire.errors import InvalidRequestError
-from quire.kernels.panels import PanelWeight
 from quire.kernels.recording import Arena, NotRecordable, Recording, current_recording, empty
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
@@ -30,7 +29,7 @@ _chosen: list[str] = []
 @cache
 def instruction_sets() -> tuple[str, ...]:
     """Those this CPU has, the one in use first, then the fastest; none where the module was not built."""
-    present = _module().instruction_sets() if has_native_module() else ()
+    present = module().instruction_sets() if has_native_module() else ()
     return tuple(sorted(present, key=lambda name: name not in _chosen))
 
 
@@ -61,8 +60,8 @@ def paged_attention(
 ) -> torch.Tensor:
     """Causal attention of T tokens in R rows over KV in blocks (csrc/attention.cpp) -> [T, num_heads, head_dim].
 
-    query [T, num_heads, head_dim]; key, value [num_blocks, block_size, num_kv_heads, head_dim], contiguous, of one
-    dtype of DTYPES; int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].
+    query [T, num_heads, head_dim]; key, value [num_blocks, block_size, num_kv_heads, head_dim], of one dtype of DTYPES,
+    written by `write_kv`: within a block the order is the kernel's own (csrc/kv_cache.h); int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].
     A token's result has the same bits whatever else is in the step, with any number of threads.
     """
     num_tokens, num_heads, head_dim = query.shape
@@ -79,8 +78,8 @@ def paged_attention(
         query = query.contiguous()
     block_tables = block_tables.contiguous()
     output = empty((num_tokens, num_heads, head_dim), query.dtype)
-    _module().attend(
-        _program(),
+    module().attend(
+        current_program(),
         isa=instruction_set or instruction_sets()[0],
         bfloat16=query.dtype == torch.bfloat16,
         query=query.data_ptr(),
@@ -105,31 +104,6 @@ def paged_attention(
     return output
 
 
-def logits(x: torch.Tensor, weight: torch.Tensor, *, instruction_set: str | None = None) -> torch.Tensor:
-    """x [L, K] @ weight [V, K].T, summed in float32 (csrc/logits.cpp) -> float32 [L, V]; weight of a dtype of DTYPES.
-
-    A row's result has the same bits whatever the other rows are, with any number of threads.
-    """
-    (num_rows, num_features), num_outputs = x.shape, weight.shape[0]
-    assert weight.is_contiguous()
-    assert weight.shape[1] == num_features
-    assert weight.dtype in DTYPES
-    x32 = x.float().contiguous()
-    y = x32.new_empty(num_rows, num_outputs)
-    _module().logits(
-        isa=instruction_set or instruction_sets()[0],
-        bfloat16=weight.dtype == torch.bfloat16,
-        x=x32.data_ptr(),
-        weight=weight.data_ptr(),
-        y=y.data_ptr(),
-        num_rows=num_rows,
-        num_features=num_features,
-        num_outputs=num_outputs,
-        num_threads=torch.get_num_threads(),
-    )
-    return y
-
-
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / rms(x) * weight over the last dimension of [T, D] or [T, H, D] (csrc/row_ops.cpp), contiguous."""
     assert weight.dtype == x.dtype
@@ -140,9 +114,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     assert weight.shape == (width,)
     y = empty(tuple(x.shape), x.dtype)
     out = (y.data_ptr(), num_heads * width, width)
-    num_threads, bfloat16 = torch.get_num_threads(), _is_bfloat16(x)
-    _module().rms_norm(
-        _program(),
+    num_threads, bfloat16 = torch.get_num_threads(), is_bfloat16(x)
+    module().rms_norm(
+        current_program(by_token=True),
         instruction_sets()[0],
         _strided(heads),
         weight.data_ptr(),
@@ -165,9 +139,9 @@ def rope_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor
     assert cos.shape == sin.shape == (num_tokens, half)
     assert cos.dtype == sin.dtype == x.dtype
     cos, sin = cos.contiguous(), sin.contiguous()
-    num_threads, bfloat16 = torch.get_num_threads(), _is_bfloat16(x)
-    _module().rope(
-        _program(),
+    num_threads, bfloat16 = torch.get_num_threads(), is_bfloat16(x)
+    module().rope(
+        current_program(by_token=True),
         instruction_sets()[0],
         _strided(x),
         cos.data_ptr(),
@@ -188,48 +162,58 @@ def gated(gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
     assert gate.stride(1) == up.stride(1) == 1
     num_tokens, width = gate.shape
     y = empty((num_tokens, width), gate.dtype)
-    _module().gated(
-        _program(),
+    module().gated(
+        current_program(by_token=True),
         instruction_sets()[0],
         (gate.data_ptr(), gate.stride(0), 0),
         (up.data_ptr(), up.stride(0), 0),
         (y.data_ptr(), width, 0),
         num_tokens,
         width,
-        getattr(_module().Activation, kind),
-        _is_bfloat16(gate),
+        getattr(module().Activation, kind),
+        is_bfloat16(gate),
         torch.get_num_threads(),
     )
     return y
 
 
 def write_kv(
-    key: torch.Tensor, value: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, slots: torch.Tensor
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    instruction_set: str | None = None,
 ) -> None:
-    """key, value [T, H, D] to int64 slots [T] of the caches [num_blocks, block_size, H, D] (csrc/row_ops.cpp)."""
-    num_tokens, num_heads, width = key.shape
+    """key, value [T, num_kv_heads, head_dim] to int64 slots [T] of caches that `paged_attention` reads."""
+    num_tokens, num_kv_heads, head_dim = key.shape
     assert value.shape == key.shape
     assert key.dtype == value.dtype == key_cache.dtype == value_cache.dtype
-    assert key_cache.shape[2:] == value_cache.shape[2:] == (num_heads, width)
+    assert key_cache.shape == value_cache.shape
+    assert key_cache.shape[2:] == (num_kv_heads, head_dim)
     assert key_cache.is_contiguous()
     assert value_cache.is_contiguous()
     assert slots.dtype == torch.int64
     assert slots.shape == (num_tokens,)
     assert slots.is_contiguous()
-    assert key.stride(2) == value.stride(2) == 1
-    _module().write_kv(
-        _program(),
-        instruction_sets()[0],
-        _strided(key),
-        _strided(value),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
-        slots.data_ptr(),
-        num_tokens,
-        num_heads,
-        width,
-        _is_bfloat16(key),
-        torch.get_num_threads(),
+    key, value = (x if x.stride()[1:] == (head_dim, 1) else x.contiguous() for x in (key, value))
+    module().write_kv(
+        current_program(by_token=True),
+        isa=instruction_set or instruction_sets()[0],
+        bfloat16=is_bfloat16(key),
+        key=key.data_ptr(),
+        key_stride=key.stride(0),
+        value=value.data_ptr(),
+        value_stride=value.stride(0),
+        key_cache=key_cache.data_ptr(),
+        value_cache=value_cache.data_ptr(),
+        slots=slots.data_ptr(),
+        num_tokens=num_tokens,
+        block_size=key_cache.shape[1],
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        num_threads=torch.get_num_threads(),
     )
 
 
@@ -240,15 +224,15 @@ def add(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     assert x.stride(1) == z.stride(1) == 1
     num_tokens, width = x.shape
     y = empty((num_tokens, width), x.dtype)
-    _module().add(
-        _program(),
+    module().add(
+        current_program(by_token=True),
         instruction_sets()[0],
         (x.data_ptr(), x.stride(0), 0),
         (z.data_ptr(), z.stride(0), 0),
         (y.data_ptr(), width, 0),
         num_tokens,
         width,
-        _is_bfloat16(x),
+        is_bfloat16(x),
         torch.get_num_threads(),
     )
     return y
@@ -260,9 +244,9 @@ def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
     num_tokens, width = x.shape
     y = empty((num_tokens, width), x.dtype)
     out = (y.data_ptr(), width, 0)
-    num_threads, bfloat16 = torch.get_num_threads(), _is_bfloat16(x)
-    _module().scale(
-        _program(),
+    num_threads, bfloat16 = torch.get_num_threads(), is_bfloat16(x)
+    module().scale(
+        current_program(by_token=True),
         instruction_sets()[0],
         (x.data_ptr(), x.stride(0), 0),
         out,
@@ -282,15 +266,15 @@ def gather(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     assert indices.is_contiguous()
     num_tokens, width = indices.shape[0], table.shape[1]
     y = empty((num_tokens, width), table.dtype)
-    _module().gather(
-        _program(),
+    module().gather(
+        current_program(),
         instruction_sets()[0],
         table.data_ptr(),
         indices.data_ptr(),
         y.data_ptr(),
         num_tokens,
         width,
-        _is_bfloat16(table),
+        is_bfloat16(table),
         torch.get_num_threads(),
     )
     return y
@@ -301,7 +285,7 @@ def new_recording(arena: Arena) -> Recording:
 
     Programs that never run at the same time may share an arena.
     """
-    return Recording(_module().Program(), arena, _TRANSLATED)
+    return Recording(module().Program(), arena, _TRANSLATED)
 
 
 def _recorded_sum(x: torch.Tensor, z: object) -> torch.Tensor:
@@ -337,105 +321,32 @@ def run(recording: Recording) -> None:
     recording.program.run(torch.get_num_threads())
 
 
-def _program() -> Any:
-    """What the kernels are recorded into; None where they are to run."""
+def current_program(*, by_token: bool = False) -> Any:
+    """What the kernels are recorded into; None where they are to run.
+
+    `by_token`: of neighbouring kernels each thread goes on with the tokens it had, without waiting for the others.
+    """
     recording = current_recording()
-    return None if recording is None else recording.program
+    if recording is None:
+        return None
+    if not by_token:
+        recording.arena.settle()
+    return recording.program
 
 
 def _strided(x: torch.Tensor) -> tuple[int, int, int]:
     return x.data_ptr(), x.stride(0), x.stride(1)
 
 
-def _is_bfloat16(x: torch.Tensor) -> bool:
+def is_bfloat16(x: torch.Tensor) -> bool:
+    """Raises AssertionError for a dtype without kernels."""
     assert x.dtype in DTYPES
     return x.dtype == torch.bfloat16
 
 
-def quantized_linear(
-    x: torch.Tensor,
-    weight: PanelWeight,
-    bias: torch.Tensor | None = None,
-    output: torch.Tensor | None = None,
-    *,
-    instruction_set: str | None = None,
-) -> torch.Tensor:
-    """x [T, K] @ weight.T + bias -> [T, N], multiplied as 8-bit integers (csrc/quantized.cpp).
-
-    x and `output` are each of a dtype of DTYPES, `output` x's unless given; its rows may lie apart. bias [N].
-    Activations are rounded to 8 bits, with a scale for each of the weight's groups of inputs of each row.
-    A row's result has the same bits whatever the other rows are, with any number of threads.
-    """
-    num_rows, num_inputs = x.shape
-    layout = weight.layout
-    y = empty((num_rows, layout.num_outputs), x.dtype) if output is None else output
-    assert num_inputs == layout.num_inputs
-    assert y.shape == (num_rows, layout.num_outputs)
-    assert x.dtype in DTYPES
-    assert y.dtype in DTYPES
-    assert y.stride(1) == 1
-    assert bias is None or (bias.dtype in DTYPES and bias.shape == (layout.num_outputs,) and bias.is_contiguous())
-    if x.stride(1) != 1:
-        x = x.contiguous()
-    scratch = empty((num_rows * (num_inputs + 8 * num_inputs // layout.group_size),), torch.uint8)
-    _module().quantized_linear(
-        _program(),
-        isa=instruction_set or instruction_sets()[0],
-        **_panel_arguments(weight),
-        x=x.data_ptr(),
-        x_stride=x.stride(0),
-        x_bfloat16=x.dtype == torch.bfloat16,
-        bias=0 if bias is None else bias.data_ptr(),
-        bias_bfloat16=bias is not None and _is_bfloat16(bias),
-        scratch=scratch.data_ptr(),
-        y=y.data_ptr(),
-        y_stride=y.stride(0),
-        y_bfloat16=y.dtype == torch.bfloat16,
-        num_rows=num_rows,
-        num_threads=torch.get_num_threads(),
-    )
-    return y
-
-
-def panel_rows(weight: PanelWeight, indices: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Rows of a quantized weight as floats: int64 [T] -> [T, K] of a dtype of DTYPES."""
-    assert indices.dtype == torch.int64
-    assert dtype in DTYPES
-    indices = indices.contiguous()
-    y = empty((indices.shape[0], weight.layout.num_inputs), dtype)
-    _module().panel_rows(
-        _program(),
-        isa=instruction_sets()[0],
-        **_panel_arguments(weight),
-        indices=indices.data_ptr(),
-        num_indices=indices.shape[0],
-        y=y.data_ptr(),
-        y_bfloat16=dtype == torch.bfloat16,
-        num_threads=torch.get_num_threads(),
-    )
-    return y
-
-
-def _panel_arguments(weight: PanelWeight) -> dict[str, int | bool]:
-    layout = weight.layout
-    assert weight.panels.is_contiguous()
-    assert weight.panels.shape == (layout.num_panels, layout.panel_bytes)
-    return {
-        "panels": weight.panels.data_ptr(),
-        "panel_bytes": layout.panel_bytes,
-        "header_offset": layout.header_offset,
-        "num_inputs": layout.num_inputs,
-        "num_outputs": layout.num_outputs,
-        "bits": layout.bits,
-        "group_size": layout.group_size,
-        "groups_per_block": layout.groups_per_block,
-        "zero": layout.zero,
-        "has_minimum": layout.has_minimum,
-    }
-
-
 @cache
-def _module() -> ModuleType:
+def module() -> ModuleType:
+    """quire._native; only files of this folder call it."""
     _share_openmp()
     return importlib.import_module("quire._native")
 

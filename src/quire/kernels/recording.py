@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -31,6 +31,7 @@ class Arena:
 
     def __init__(self) -> None:
         self._free: defaultdict[int, list[np.ndarray[Any, Any]]] = defaultdict(list)
+        self._given_back: deque[np.ndarray[Any, Any]] = deque()
         self.num_bytes = 0
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -38,9 +39,15 @@ class Arena:
         size = max(LINE, 1 << (math.prod(shape) * dtype.itemsize - 1).bit_length())
         memory = self._free[size].pop() if self._free[size] else self._allocate(size)
         lent = memory[:]
-        weakref.finalize(lent, self._free[size].append, memory)
+        weakref.finalize(lent, self._given_back.append, memory)
         flat = torch.from_numpy(lent)[: math.prod(shape) * dtype.itemsize]
         return flat.view(dtype).view(shape)
+
+    def settle(self) -> None:
+        """From here on, memory given back may be handed out again: all threads have met since it was read."""
+        while self._given_back:
+            memory = self._given_back.popleft()
+            self._free[len(memory)].append(memory)
 
     def _allocate(self, size: int) -> np.ndarray[Any, Any]:
         self.num_bytes += size
@@ -59,6 +66,7 @@ class Recording(TorchDispatchMode):
         self._translated = translated
 
     def __enter__(self) -> Self:
+        self.arena.settle()
         _current.recording = self
         super().__enter__()  # type: ignore[no-untyped-call]
         return self

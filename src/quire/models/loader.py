@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy.typing as npt
@@ -87,17 +87,18 @@ class WeightLoader:
             self._check_finite(name, part, chunk)
         self._left.discard(self._stored_name(name))
 
-    def quantized(self, name: str, num_rows: int) -> Iterator[QuantizedRows] | None:
-        """A tensor as it is stored, so many rows at a time; None where that is as floats.
+    def quantized(self, name: str, num_rows: int, *, transposed: bool) -> Iterator[QuantizedRows] | None:
+        """A tensor as it is stored, or its transpose, so many rows at a time; None where that is as floats.
 
         Raises CheckpointError naming the tensor if a scale is not finite.
         """
         stored = self._stored_name(name)
-        return self._quantized_chunks(name, num_rows) if self._source.is_quantized(stored) else None
+        if not self._source.is_quantized(stored, transposed=transposed):
+            return None
+        return self._quantized_chunks(name, num_rows, self._source.info(stored).shape[int(transposed)])
 
-    def _quantized_chunks(self, name: str, num_rows: int) -> Iterator[QuantizedRows]:
+    def _quantized_chunks(self, name: str, num_rows: int, last: int) -> Iterator[QuantizedRows]:
         stored = self._stored_name(name)
-        last = self._source.info(stored).shape[0]
         for start in range(0, last, num_rows):
             rows = self._source.read_quantized(stored, start, min(start + num_rows, last))
             if not rows.finite:
@@ -105,11 +106,14 @@ class WeightLoader:
             yield rows
         self._left.discard(stored)
 
-    def drop_copy(self, name: str, kept: torch.Tensor) -> None:
-        """Accept a second copy of a tensor that the config says is shared. Raises CheckpointError if it differs."""
-        self.check_shape(name, tuple(kept.shape))
+    def drop_copy(self, name: str, shape: tuple[int, ...], kept: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Accept a second copy of a tensor that the config says is shared; `kept` gives rows of the first, by index.
+
+        Raises CheckpointError if they differ.
+        """
+        self.check_shape(name, shape)
         for start, chunk in self._chunks(name):
-            if not torch.equal(chunk.to(self.dtype), kept[start : start + chunk.shape[0]]):
+            if not torch.equal(chunk.to(self.dtype), kept(torch.arange(start, start + chunk.shape[0]))):
                 raise CheckpointError(
                     f"{self._checkpoint}: {name} differs from the token embedding though tie_word_embeddings is true;"
                     " set it to false in config.json to use both."

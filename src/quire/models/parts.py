@@ -38,7 +38,7 @@ class LoadedTensor:
         self._loader.fill(destination, self._name, transposed=self._transposed)
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
-        return None if self._transposed else self._loader.quantized(self._name, num_rows)
+        return self._loader.quantized(self._name, num_rows, transposed=self._transposed)
 
 
 class ModelParts:
@@ -89,11 +89,11 @@ class ModelParts:
     def head(self, name: str, embedding: Embedding) -> Head:
         """The projection to the vocabulary, which shares the embedding's memory where the config ties them."""
         table, name = embedding.table, f"{name}.weight"
+        width = self.config.embedding_dim or self.config.hidden_size
         if not self.config.tie_word_embeddings:
-            width = self.config.embedding_dim or self.config.hidden_size
             table = self._method.load_table(self._tensor(name, self.config.vocab_size, width), self._loader.dtype)
-        elif self._loader.has(name) and table.weight is not None:
-            self._loader.drop_copy(name, table.weight)
+        elif self._loader.has(name):
+            self._loader.drop_copy(name, (self.config.vocab_size, width), table.rows)
         return Head(table)
 
     def ropes(self) -> list[RotaryEmbedding]:

@@ -7,6 +7,7 @@ from typing import Literal
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig
 from quire.core.native import MAX_HEADS_PER_KV_HEAD, instruction_sets
+from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError
 from quire.plan.dtype import ResolvedDType
 from quire.plan.machine import Machine
@@ -55,9 +56,22 @@ def choose_instruction_set(
     return asked, None
 
 
-def check_quantization(config: EngineConfig, model: ModelConfig, backend: ResolvedBackend) -> None:
+def choose_quantization(config: EngineConfig, model: ModelConfig, machine: Machine) -> tuple[Quantization, str | None]:
+    """Weights as stored where that is in few bits and the native kernels run, with the reason; as asked, if so."""
+    if config.quantization != "auto":
+        return config.quantization, None
+    if model.quantized_bytes is None or config.backend not in ("auto", "cpu") or config.dtype != "auto":
+        return "none", None
+    if _native_lack(model, machine, "bfloat16") is not None:
+        return "none", None
+    return "stored", "quantization stored: the checkpoint's own few bits, multiplied as they are."
+
+
+def check_quantization(
+    config: EngineConfig, quantization: Quantization, model: ModelConfig, backend: ResolvedBackend
+) -> None:
     """Raises InvalidRequestError where weights are to be kept as stored and cannot be."""
-    if config.quantization == "none":
+    if quantization == "none":
         return
     lacking = None
     if model.quantized_bytes is None:
@@ -66,9 +80,7 @@ def check_quantization(config: EngineConfig, model: ModelConfig, backend: Resolv
         lacking = f"backend {backend} has no kernels for weights of few bits; choose backend cpu"
     if lacking is not None:
         raise InvalidRequestError(
-            f"quantization {config.quantization} cannot be used: {lacking}.",
-            field="quantization",
-            value=config.quantization,
+            f"quantization {quantization} cannot be used: {lacking}.", field="quantization", value=quantization
         )
 
 

@@ -7,8 +7,15 @@ from dataclasses import replace
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig, SchedulerConfig, Task
 from quire.core.kv_layout import make_kv_cache_config
+from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModelError
-from quire.plan.backend import ResolvedBackend, check_quantization, choose_backend, choose_instruction_set
+from quire.plan.backend import (
+    ResolvedBackend,
+    check_quantization,
+    choose_backend,
+    choose_instruction_set,
+    choose_quantization,
+)
 from quire.plan.dtype import ResolvedDType, choose_dtype
 from quire.plan.machine import Machine
 from quire.plan.memory import (
@@ -47,13 +54,15 @@ class _Resolver:
         self.budget = int(machine.free_memory * config.memory_utilization)
         """Bytes that the whole process may take."""
         self.reasons: list[str] = []
+        self.quantization: Quantization = "none"
 
     def resolve(self) -> ResolvedConfig:
         task = self._task()
+        self.quantization = self._quantization()
         dtype = self._dtype()
         backend = self._backend(dtype)
         instruction_set = self._instruction_set(backend)
-        check_quantization(self.config, self.model, backend)
+        check_quantization(self.config, self.quantization, self.model, backend)
         demand = self._with_context(self._whole_context(dtype))
         kv_cache = make_kv_cache_config(
             self.model.kv_specs(),
@@ -65,7 +74,7 @@ class _Resolver:
             model=self.config.model,
             task=task,
             dtype=dtype,
-            quantization=self.config.quantization,
+            quantization=self.quantization,
             enforce_eager=self.config.enforce_eager,
             max_model_len=demand.max_model_len,
             kv_cache=kv_cache,
@@ -86,6 +95,12 @@ class _Resolver:
                 f" {possible}; set task to {possible} or choose another model."
             )
         return possible
+
+    def _quantization(self) -> Quantization:
+        quantization, reason = choose_quantization(self.config, self.model, self.machine)
+        if reason is not None:
+            self.reasons.append(reason)
+        return quantization
 
     def _dtype(self) -> ResolvedDType:
         dtype, reason = choose_dtype(self.config, self.model, self.machine, self._whole_context("float32"), self.budget)
@@ -116,7 +131,7 @@ class _Resolver:
         """The least that must fit: one sequence of the whole context."""
         return Demand(
             dtype=dtype,
-            quantization=self.config.quantization,
+            quantization=self.quantization,
             max_model_len=self.config.max_model_len or self.model.default_context,
             concurrency=1,
             max_num_seqs=self.config.max_num_seqs,

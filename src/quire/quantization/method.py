@@ -30,10 +30,6 @@ class StoredWeight(Protocol):
 class Table(Protocol):
     """A weight [V, D] whose rows are looked up too: the embedding, which often is the projection to the vocabulary."""
 
-    @property
-    def weight(self) -> torch.Tensor | None:
-        """All of it in the model's dtype, where it is kept so."""
-
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
         """int64 [T] -> [T, D] of the model's dtype."""
 
@@ -65,14 +61,14 @@ class DenseTable:
     """A Table of floats."""
 
     def __init__(self, ops: Ops, weight: torch.Tensor) -> None:
-        self.weight = weight
+        self._weight = weight
         self._ops = ops
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
-        return self._ops.embedding(indices, self.weight)
+        return self._ops.embedding(indices, self._weight)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        return self._ops.logits(x, self.weight)
+        return self._ops.logits(x, self._weight)
 
 
 class Unquantized:

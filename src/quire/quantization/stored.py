@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from quire.kernels import native
+from quire.kernels.native_linear import panel_rows, quantized_linear
 from quire.kernels.panels import PANEL, PanelWeight, empty_panels, fill_panels, join_panels, layout_of
 from quire.kernels.recording import empty
 from quire.quantization.method import QuantMethod, StoredWeight, Table
@@ -47,7 +47,7 @@ class Stored:
             part = slice(segment.first, segment.last)
             its_bias = None if bias is None else bias[part]
             if isinstance(segment.weight, PanelWeight):
-                native.quantized_linear(x, segment.weight, its_bias, y[:, part])
+                quantized_linear(x, segment.weight, its_bias, y[:, part])
             else:
                 y[:, part] = self._others.apply(x, segment.weight, its_bias)
         return y
@@ -60,18 +60,16 @@ class Stored:
 class PanelTable:
     """A Table of few bits."""
 
-    weight: torch.Tensor | None = None
-
     def __init__(self, panels: PanelWeight, dtype: torch.dtype) -> None:
         self._panels = panels
         self._dtype = dtype
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
-        return native.panel_rows(self._panels, indices, self._dtype)
+        return panel_rows(self._panels, indices, self._dtype)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         output = empty((x.shape[0], self._panels.layout.num_outputs), torch.float32)
-        return native.quantized_linear(x, self._panels, output=output)
+        return quantized_linear(x, self._panels, output=output)
 
 
 def read_panels(part: StoredWeight) -> PanelWeight | None:

@@ -44,8 +44,7 @@ class Worker:
             self._config.max_num_seqs,
             self._config.max_model_len,
             grammars,
-            # Products of floats are oneDNN's, which cannot be recorded.
-            records_steps=self._config.quantization == "stored" and not self._config.enforce_eager,
+            records_steps=self._config.backend == "cpu" and not self._config.enforce_eager,
         )
 
     def execute(self, plan: StepPlan) -> StepResult:

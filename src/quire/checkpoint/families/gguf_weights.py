@@ -51,9 +51,9 @@ class GGUFWeights:
         rows = self._file.read_rows(origin.gguf, start, stop)
         return rows + np.float32(origin.rule.offset) if origin.rule.offset else rows
 
-    def is_quantized(self, name: str) -> bool:
-        rule = self._origin(name).rule
-        return not rule.transposed and not rule.offset and self._file.has_codes(self._origin(name).gguf)
+    def is_quantized(self, name: str, *, transposed: bool) -> bool:
+        origin = self._origin(name)
+        return origin.rule.transposed == transposed and not origin.rule.offset and self._file.has_codes(origin.gguf)
 
     def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
         origin = self._origin(name)

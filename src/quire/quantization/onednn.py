@@ -1,4 +1,4 @@
-"""Weights in the layout that oneDNN multiplies from: at any number of rows faster than row by row (docs/lab.md)."""
+"""Weights in the layout that oneDNN multiplies from, where torch multiplies: faster than row by row (docs/lab.md)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PACKED_FOR_ROWS = 32
 """The layout hardly depends on it: what was packed for 32 rows is as fast at 1 and at 2,048."""
 
 
-class Packed(Unquantized):
+class OneDNN(Unquantized):
     """Values and dtype stay; only their order in memory changes. The loaded weight is dropped."""
 
     @staticmethod
     def runs(ops: str, dtype: torch.dtype) -> bool:
         """Where torch multiplies, in a dtype that this CPU multiplies in itself."""
-        return ops in ("cpu", "torch") and torch._C._has_mkldnn and multiplies_natively(dtype, cpu_capabilities())
+        return ops == "torch" and torch._C._has_mkldnn and multiplies_natively(dtype, cpu_capabilities())
 
     def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> torch.Tensor:
         packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(load_dense(parts, dtype), PACKED_FOR_ROWS)

@@ -1,4 +1,4 @@
-"""Packed weights multiply like the plain ones, and are chosen only where the machine multiplies from them."""
+"""OneDNN weights multiply like the plain ones, and are chosen only where the machine multiplies from them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tests.quantization.stored_weights import FloatWeight
 from quire.kernels.reference import ReferenceOps
 from quire.kernels.torch_ops import TorchOps, cpu_capabilities, multiplies_natively
 from quire.quantization.method import Unquantized
-from quire.quantization.packed import Packed
+from quire.quantization.onednn import OneDNN
 from quire.quantization.select import select_method
 
-DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if Packed.runs("torch", dtype)]
+DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if OneDNN.runs("torch", dtype)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -25,7 +25,7 @@ def test_as_unpacked(dtype: torch.dtype, num_rows: int, num_outputs: int, num_in
     bias = torch.randn(num_outputs, generator=generator).to(dtype) if with_bias else None
     # Every second row of a wider matrix: rows need not lie next to each other.
     x = torch.randn(2 * num_rows, num_inputs, generator=generator).to(dtype)[::2]
-    method = Packed(TorchOps())
+    method = OneDNN(TorchOps())
     halves = [FloatWeight(part) for part in (weight[:7], weight[7:])]
     y = method.apply(x, method.load(halves, dtype), bias)
     expected = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
@@ -44,9 +44,9 @@ def test_reference_stays_unpacked() -> None:
 def test_dtype_the_machine_lacks_stays_unpacked() -> None:
     assert not multiplies_natively(torch.bfloat16, frozenset())
     native = multiplies_natively(torch.float16, cpu_capabilities())
-    assert isinstance(select_method(TorchOps(), torch.float16, "none"), Packed) is native
+    assert isinstance(select_method(TorchOps(), torch.float16, "none"), OneDNN) is native
 
 
 def test_float32_is_packed_with_torch_operators() -> None:
     packs = torch._C._has_mkldnn
-    assert isinstance(select_method(TorchOps(), torch.float32, "none"), Packed) is packs
+    assert isinstance(select_method(TorchOps(), torch.float32, "none"), OneDNN) is packs

@@ -1,0 +1,118 @@
+// Each output of each row is one sum in float32, over the inputs in their order: a row's results have the same bits whatever
+// the other rows are.
+#include "dense.h"
+
+#include <vector>
+
+#include "kernels.h"
+#include "linear_rows.h"
+#include "units.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// Rows and panels whose sums are in registers at one time.
+constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 5 : 2;
+constexpr int PANELS = LANES == 16 ? 3 : 1;
+// Rows that stay in a core's second cache while the panels pass: 256 rows of 576 bfloat16 are 288 KiB.
+constexpr int64_t BLOCK = 32 * ROWS;
+// Memory is asked for this much before it is needed: the processor's own guesses end with each page.
+constexpr int AHEAD = 2048;
+
+// M rows, laid out unit by unit, times N panels.
+template <typename Type, int M, int N>
+inline void multiply(const int32_t* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, Floats (&y)[M][N * PARTS]) {
+    for (int64_t unit = 0; unit < num_units; ++unit) {
+        Ints weights[N * PARTS];
+        for (int n = 0; n < N; ++n)
+            for (int p = 0; p < PARTS; ++p)
+                weights[n * PARTS + p] = load_units(panels + n * panel_bytes + UNIT * (unit * PANEL + p * LANES));
+        if constexpr (M == 1)
+            for (int n = 0; n < N; ++n) __builtin_prefetch(panels + n * panel_bytes + unit * UNIT * PANEL + AHEAD);
+        for (int i = 0; i < M; ++i)
+            for (int p = 0; p < N * PARTS; ++p) y[i][p] = Type::add_products(y[i][p], weights[p], x[unit * M + i]);
+    }
+}
+
+int64_t units_of(const DenseWeight& weight) { return weight.bfloat16 ? (weight.num_inputs + 1) / 2 : weight.num_inputs; }
+
+// The units of M neighbouring rows side by side. A row that ends within a unit is filled up with zeros.
+template <typename T, int M>
+void interleave(const LinearRows& rows, int64_t row, int64_t num_inputs, int64_t num_units, int32_t* to) {
+    constexpr int A_UNIT = UNIT / sizeof(T);
+    int64_t whole = num_inputs / A_UNIT;
+    for (int i = 0; i < M; ++i) {
+        const T* from = static_cast<const T*>(rows.x) + (row + i) * rows.x_stride;
+        for (int64_t unit = 0; unit < whole; ++unit) std::memcpy(to + unit * M + i, from + unit * A_UNIT, UNIT);
+        if (whole < num_units) {
+            int32_t last = 0;
+            std::memcpy(&last, from + whole * A_UNIT, sizeof(T));
+            to[whole * M + i] = last;
+        }
+    }
+}
+
+template <typename Type, typename T>
+void dense_linear(const DenseCall& call, const Team& team) {
+    const LinearRows& rows = call.rows;
+    const DenseWeight& weight = call.weight;
+    int64_t num_units = units_of(weight), panel_bytes = num_units * UNIT * PANEL;
+    const int32_t* x = static_cast<const int32_t*>(rows.scratch);
+    if (rows.num_rows == 1 && weight.num_inputs * sizeof(T) == static_cast<std::size_t>(num_units * UNIT)) {
+        x = static_cast<const int32_t*>(rows.x);
+    } else {
+        share(team, (rows.num_rows + ROWS - 1) / ROWS, [&](int64_t group) {
+            int64_t row = group * ROWS;
+            at_once<ROWS>(row, rows.num_rows - row, [&](int64_t first, auto M) {
+                interleave<T, M>(rows, first, weight.num_inputs, num_units, static_cast<int32_t*>(rows.scratch) + first * num_units);
+            });
+        });
+        team.wait();
+    }
+    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
+    int64_t num_blocks = (rows.num_rows + BLOCK - 1) / BLOCK, num_groups = (num_panels + PANELS - 1) / PANELS;
+    share(team, num_blocks * num_groups, [&](int64_t item) {
+        int64_t first_row = item / num_groups * BLOCK, panel = item % num_groups * PANELS;
+        int64_t num_rows = rows.num_rows - first_row < BLOCK ? rows.num_rows - first_row : BLOCK;
+        const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes;
+        at_once<PANELS>(panel, num_panels - panel, [&](int64_t, auto N) {
+            in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {
+                Floats y[M][N * PARTS] = {};
+                multiply<Type, M, N>(x + row * num_units, num_units, panels, panel_bytes, y);
+                for (int n = 0; n < N; ++n) store_rows(rows, weight.num_outputs, row, (panel + n) * PANEL, y, n * PARTS);
+            });
+        });
+    });
+}
+
+}  // namespace
+
+void dense_linear(const DenseCall& call, const Team& team) {
+    if (call.weight.bfloat16) dense_linear<PairOfBFloat16, uint16_t>(call, team);
+    else dense_linear<Float32, float>(call, team);
+}
+
+void dense_rows(const DenseRowsCall& call, const Team& team) {
+    const DenseWeight& weight = call.weight;
+    int64_t num_units = units_of(weight), num_bytes = weight.num_inputs * (weight.bfloat16 ? 2 : 4);
+    share(team, call.num_indices, [&](int64_t t) {
+        int64_t index = call.indices[t];
+        const uint8_t* from = static_cast<const uint8_t*>(weight.panels) + (index / PANEL * num_units * PANEL + index % PANEL) * UNIT;
+        uint8_t* to = static_cast<uint8_t*>(call.y) + t * num_bytes;
+        for (int64_t unit = 0; unit < num_bytes / UNIT; ++unit) std::memcpy(to + unit * UNIT, from + unit * UNIT * PANEL, UNIT);
+        if (num_bytes % UNIT) std::memcpy(to + num_bytes / UNIT * UNIT, from + num_bytes / UNIT * UNIT * PANEL, num_bytes % UNIT);
+    });
+}
+
+void pack_panels(const PackCall& call, const Team& team) {
+    std::vector<Line> copy(num_lines(call.num_units * PANEL));
+    share(team, call.num_panels, [&](int64_t panel) {
+        int32_t* memory = static_cast<int32_t*>(call.memory) + panel * call.num_units * PANEL;
+        std::memcpy(copy.data(), memory, call.num_units * PANEL * UNIT);
+        const int32_t* from = reinterpret_cast<const int32_t*>(copy.data());
+        for (int64_t unit = 0; unit < call.num_units; ++unit)
+            for (int n = 0; n < PANEL; ++n) memory[unit * PANEL + n] = from[n * call.num_units + unit];
+    });
+}
+
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,23 @@
+// What linear layers of every kind of weight have in common: the rows they read and write.
+#pragma once
+
+#include <cstdint>
+
+namespace quire {
+
+// Outputs whose weights lie together: a panel. Its last outputs may be padding.
+constexpr int PANEL = 16;
+// Bytes of a panel that are multiplied together: of each of its outputs the weights of one, two or four inputs.
+constexpr int UNIT = 4;
+
+// R rows, K inputs, N outputs; memory belongs to the caller.
+struct LinearRows {
+    const void* x;     // [R, K], rows `x_stride` elements apart
+    const void* bias;  // [N], or null
+    void* y;           // [R, N], rows `y_stride` elements apart
+    void* scratch;     // aligned to a cache line; what it holds is said where the weight is
+    int64_t num_rows, x_stride, y_stride;
+    bool x_bfloat16, bias_bfloat16, y_bfloat16;  // float32 where not
+};
+
+}  // namespace quire

@@ -1,0 +1,45 @@
+// The rows of a linear layer in registers: how many at a time, and how they are stored. For kernels of every kind of weight.
+#pragma once
+
+#include <type_traits>
+
+#include "linear.h"
+#include "vectors.h"
+
+namespace quire::QUIRE_ISA {
+
+constexpr int PARTS = PANEL / LANES;  // registers that hold a number of each output of a panel
+
+// function(first, N) for neighbours: as many as MOST at a time, then what is left at once. N is a constant.
+template <int MOST, typename Function>
+inline void at_once(int64_t first, int64_t left, Function&& function) {
+    if (left >= MOST) return function(first, std::integral_constant<int, MOST>());
+    if constexpr (MOST > 1) at_once<MOST - 1>(first, left, function);
+}
+
+template <int MOST, typename Function>
+inline void in_groups(int64_t first, int64_t count, Function&& function) {
+    for (int64_t i = 0; i < count; i += MOST) at_once<MOST>(first + i, count - i, function);
+}
+
+// The results of M rows from `row` on for one panel, whose first output is `output`.
+template <int M, int P>
+inline void store_rows(const LinearRows& rows, int64_t num_outputs, int64_t row, int64_t output, const Floats (&y)[M][P],
+                       int first_part) {
+    for (int p = 0; p < PARTS; ++p) {
+        int64_t n = output + p * LANES;
+        int count = static_cast<int>(largest<int64_t>(0, num_outputs - n));
+        if (count == 0) return;
+        Floats bias = {};
+        if (rows.bias && rows.bias_bfloat16) bias = load_part(static_cast<const BFloat16*>(rows.bias) + n, count);
+        else if (rows.bias) bias = load_part(static_cast<const float*>(rows.bias) + n, count);
+        for (int i = 0; i < M; ++i) {
+            int64_t at = (row + i) * rows.y_stride + n;
+            Floats v = rows.bias ? y[i][first_part + p] + bias : y[i][first_part + p];
+            if (rows.y_bfloat16) store_part(static_cast<BFloat16*>(rows.y) + at, v, count);
+            else store_part(static_cast<float*>(rows.y) + at, v, count);
+        }
+    }
+}
+
+}  // namespace quire::QUIRE_ISA

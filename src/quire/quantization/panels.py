@@ -1,0 +1,47 @@
+"""Weights of 16 or 32 bits in panels of 16 outputs, multiplied natively (csrc/dense.cpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from quire.kernels.native import DTYPES
+from quire.kernels.native_linear import DensePanels, dense_linear, dense_rows, empty_dense, pack_
+from quire.kernels.recording import empty
+from quire.quantization.method import StoredWeight
+
+
+class Panels:
+    """Values and dtype stay; only their order in memory changes, and it changes where they lie."""
+
+    @staticmethod
+    def runs(ops: str, dtype: torch.dtype) -> bool:
+        return ops == "cpu" and dtype in DTYPES
+
+    def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> DensePanels:
+        weight = empty_dense(sum(part.num_outputs for part in parts), parts[0].num_inputs, dtype)
+        first = 0
+        for part in parts:
+            part.fill(weight.memory[first : first + part.num_outputs, : weight.num_inputs])
+            first += part.num_outputs
+        return pack_(weight)
+
+    def apply(self, x: torch.Tensor, weight: DensePanels, bias: torch.Tensor | None) -> torch.Tensor:
+        return dense_linear(x, weight, bias)
+
+    def load_table(self, part: StoredWeight, dtype: torch.dtype) -> PanelsTable:
+        return PanelsTable(self.load([part], dtype))
+
+
+class PanelsTable:
+    """A Table in panels."""
+
+    def __init__(self, weight: DensePanels) -> None:
+        self._weight = weight
+
+    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+        return dense_rows(self._weight, indices)
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        return dense_linear(x, self._weight, output=empty((x.shape[0], self._weight.num_outputs), torch.float32))

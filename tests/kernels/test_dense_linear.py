@@ -1,0 +1,93 @@
+"""Native products of floats against float64, with every instruction set; each row's bits are its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.native import has_native_module
+from quire.kernels import native
+from quire.kernels.native_linear import DensePanels, dense_linear, dense_rows, empty_dense, pack_
+
+pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+
+SETS = native.instruction_sets()
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def packed(values: torch.Tensor) -> DensePanels:
+    weight = empty_dense(*values.shape, values.dtype)
+    weight.memory[: weight.num_outputs, : weight.num_inputs] = values
+    return pack_(weight)
+
+
+def draw(num_rows: int, num_inputs: int, num_outputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(num_rows)
+    x = torch.randn(num_rows, num_inputs, generator=generator)
+    return x.to(dtype), torch.randn(num_outputs, num_inputs, generator=generator).to(dtype)
+
+
+@given(
+    num_rows=st.integers(0, 40),
+    num_inputs=st.integers(1, 200),
+    num_outputs=st.integers(1, 130),
+    dtype=st.sampled_from(DTYPES),
+    output_dtype=st.sampled_from(DTYPES),
+    bias_dtype=st.sampled_from([None, *DTYPES]),
+    instruction_set=st.sampled_from(SETS or ("none",)),
+)
+def test_as_in_float64_and_nothing_else_is_written(  # type: ignore[no-untyped-def]
+    num_rows, num_inputs, num_outputs, dtype, output_dtype, bias_dtype, instruction_set
+) -> None:
+    x, weight = draw(num_rows, num_inputs, num_outputs, dtype)
+    bias = None if bias_dtype is None else torch.randn(num_outputs).to(bias_dtype)
+    memory = torch.full((num_rows, num_outputs + 2), torch.nan, dtype=output_dtype)
+    # Rows of a wider matrix: they need not lie next to each other.
+    apart = torch.full((num_rows, num_inputs + 3), torch.nan, dtype=dtype)
+    apart[:, :num_inputs] = x
+    dense_linear(apart[:, :num_inputs], packed(weight), bias, memory[:, 1:-1], instruction_set=instruction_set)
+    assert memory[:, [0, -1]].isnan().all()
+    expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    tolerance = {
+        "rtol": 0 if output_dtype == torch.float32 else torch.finfo(output_dtype).eps,
+        "atol": torch.finfo(torch.float32).eps * 8 * num_inputs,
+    }
+    torch.testing.assert_close(memory[:, 1:-1].double(), expected, **tolerance)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_rows_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> None:
+    """Alone, with neighbours, in another tile, in another block of rows; one thread or two."""
+    x, values = draw(301, 577, 203, dtype)
+    weight = packed(values)
+    together = dense_linear(x, weight, instruction_set=instruction_set)
+    threads = torch.get_num_threads()
+    try:
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            for first, last in ((0, 1), (2, 5), (3, 12), (298, 301), (40, 300)):
+                some = dense_linear(x[first:last], weight, instruction_set=instruction_set)
+                assert torch.equal(some, together[first:last])
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (37, 63), (64, 64)])
+def test_rows_come_back_as_they_were(instruction_set: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    values = torch.randn(shape).to(dtype)
+    indices = torch.tensor([shape[0] - 1, 0, 0, shape[0] // 2])
+    assert torch.equal(dense_rows(packed(values), indices, instruction_set=instruction_set), values[indices])
+
+
+def test_values_that_are_not_finite_stay_in_their_row_and_are_seen() -> None:
+    x, values = draw(5, 65, 33, torch.bfloat16)
+    good = dense_linear(x, packed(values))
+    x[2, 64] = torch.inf
+    found = dense_linear(x, packed(values))
+    assert not found[2].isfinite().any()
+    assert torch.equal(found[[0, 1, 3, 4]], good[[0, 1, 3, 4]])
