@@ -9,7 +9,15 @@ SIDE_BY_SIDE := -n 2 --dist loadfile
 # The security tests, and the servers they start, without asserts. pytest turns those of tests into ifs, and warns.
 OPTIMIZED := PYTHONOPTIMIZE=1 $(BIN)/python -m pytest -q tests/server/security -W ignore::pytest.PytestConfigWarning
 
-.PHONY: serve chromium demo test test-nightly lint bench clean
+# A copy of the package with its kernels under sanitizers. -S keeps the editable install's finder out of the way.
+SANITIZED := build/sanitize
+SANITIZERS := address,undefined
+SITE_PACKAGES = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+RUNTIMES = $(foreach lib,asan ubsan stdc++,$(shell $(CXX) -print-file-name=lib$(lib).so))
+UNDER_SANITIZERS = LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	PYTHONPATH=$(SANITIZED)/site:$(SITE_PACKAGES)
+
+.PHONY: serve chromium demo test test-nightly sanitize lint bench clean
 
 serve: $(READY)
 	$(BIN)/quire serve smollm2 $(ARGS)
@@ -24,6 +32,12 @@ test: $(READY) lint chromium
 test-nightly: $(READY) chromium
 	$(BIN)/python -m pytest -q --hypothesis-profile=nightly --timeout=7200
 	$(OPTIMIZED)
+
+# Tests of the native kernels with every access to memory checked (g++ or another compiler with its runtimes beside it).
+sanitize: $(READY)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(SANITIZED)/site \
+		-C build-dir=$(SANITIZED)/cmake -C cmake.build-type=RelWithDebInfo -C cmake.define.QUIRE_SANITIZE=$(SANITIZERS) .
+	$(UNDER_SANITIZERS) $(BIN)/python -S -m pytest -q --capture=sys tests/kernels tests/attention
 
 # For the tests of the page in a real browser.
 chromium:

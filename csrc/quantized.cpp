@@ -223,7 +223,7 @@ void quantize(const T* from, int32_t* codes, Group<M>& group, int i, int zero) {
     float scale = largest(max_of(rest) / MOST, outlier / (MOST * OUTLIER));
     // Adding and subtracting 1.5 * 2^23 rounds to an integer.
     constexpr float ROUND = 12582912.0f;
-    float inverse = scale > 0 ? 1.0f / scale : 0.0f;
+    float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;  // below, it would overflow
     Ints total = {};
     int8_t small[UNITS * UNIT];
     int32_t whole[UNITS * UNIT];

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from quire.core.native import INSTRUCTION_SETS
 from quire.core.quantization import Quantization, QuantizationChoice
 from quire.errors import InvalidRequestError
 
@@ -78,6 +79,11 @@ class EngineConfig:
         "auto",
         "kernels and attention: cpu is native and the fastest, torch needs no compiler, reference is bitwise reproducible",
         choices=get_args(Backend),
+    )
+    instruction_set: str = knob(
+        "auto",
+        "what the native kernels compute with (auto: the fastest that this CPU has)",
+        choices=("auto", *INSTRUCTION_SETS),
     )
     num_steps_in_flight: int = knob(
         1, "steps planned before the first one's result is read (2 overlaps control with compute)"
@@ -193,9 +199,11 @@ class WorkerConfig:
 
     model: str
     dtype: Literal["float32", "bfloat16", "float16"]
-    quantization: Quantization
-    enforce_eager: bool
+    quantization: Quantization = "none"
+    enforce_eager: bool = False
     backend: Literal["cpu", "torch", "reference"]
+    instruction_set: str | None = None
+    """Of the native kernels; None for the backends that have none."""
     num_threads: int
     max_num_seqs: int
     max_model_len: int

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.attention.paged_rows import PagedRows, make_shape, make_tokens
 from tests.attention.test_torch_attention import SHAPES, assert_dense, assert_nan_stays_its_own, schedules
+from tests.kernels.guarded import guarded_outputs
 
 from quire.attention.backend import AttentionShape
 from quire.attention.cpu_backend import CpuBackend
@@ -20,15 +23,33 @@ DTYPES = [torch.float32, torch.bfloat16]
 SETS = native.instruction_sets()
 
 
+@pytest.fixture(autouse=True)
+def guards() -> Iterator[None]:
+    with guarded_outputs():
+        yield
+
+
 def backend(instruction_set: str) -> CpuBackend:
     chosen = CpuBackend()
     chosen.instruction_set = instruction_set
     return chosen
 
 
+@st.composite
+def shapes(draw: st.DrawFn) -> AttentionShape:
+    num_kv_heads = draw(st.integers(1, 4))
+    return make_shape(
+        num_heads=num_kv_heads * draw(st.integers(1, 9)),
+        num_kv_heads=num_kv_heads,
+        head_dim=draw(st.integers(1, 80)),
+        window=draw(st.none() | st.integers(1, 90)),
+        logit_softcap=draw(st.sampled_from([None, 5.0])),
+    )
+
+
 @given(
     schedule=schedules(),
-    shape=st.sampled_from(SHAPES),
+    shape=st.sampled_from(SHAPES) | shapes(),
     dtype=st.sampled_from(DTYPES),
     block_size=st.sampled_from([1, 5, 16, 32]),
     instruction_set=st.sampled_from(SETS or ("none",)),

@@ -28,6 +28,7 @@ EXAMPLES: dict[str, tuple[list[str], Any]] = {
     "eviction_policy": (["--eviction-policy", "lfu"], "lfu"),
     "enable_chunked_prefill": (["--no-enable-chunked-prefill"], False),
     "backend": (["--backend", "reference"], "reference"),
+    "instruction_set": (["--instruction-set", "avx2"], "avx2"),
     "num_steps_in_flight": (["--num-steps-in-flight", "2"], 2),
     "num_threads": (["--num-threads", "1"], 1),
     "seed": (["--seed", "5"], 5),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels.forced import forced
 
 from quire.checkpoint.gguf.block_codes import CODE_TYPES
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
@@ -37,21 +38,38 @@ def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> 
     return weight, floats
 
 
-def rounded(x: torch.Tensor, group_size: int) -> torch.Tensor:
-    """The torch twin of what the kernel does to activations, in float64: a group's largest has a second code."""
+def scales(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Activations in groups, float64, and the scale of each group: its largest has a second code."""
     groups = x.double().view(len(x), -1, group_size)
     sizes = groups.abs()
     largest, place = sizes.max(-1, keepdim=True)
     rest = sizes.scatter(-1, place, 0.0).amax(-1, keepdim=True)
-    scale = torch.maximum(rest / 127, largest / (127 * 128))
+    return groups, torch.maximum(rest / 127, largest / (127 * 128))
+
+
+def rounded(x: torch.Tensor, group_size: int) -> torch.Tensor:
+    """The torch twin of what the kernel does to activations, in float64."""
+    groups, scale = scales(x, group_size)
     return torch.where(scale > 0, (groups / scale).round() * scale, 0.0).view(x.shape)
 
 
-def assert_close(found: torch.Tensor, x: torch.Tensor, weight: PanelWeight, floats: torch.Tensor) -> None:
+def half_way(x: torch.Tensor, group_size: int) -> torch.Tensor:
+    """How many values of each row are, but for float32's rounding, half-way between two codes: [T, 1]."""
+    groups, scale = scales(x, group_size)
+    off = (groups.abs() / scale % 1 - 0.5).abs()
+    # Codes go up to 127 * 128, with float32's precision.
+    return (off < 4e-3).sum((1, 2), dtype=torch.float64)[:, None]
+
+
+def assert_close(
+    found: torch.Tensor, x: torch.Tensor, weight: PanelWeight, floats: torch.Tensor, bias: torch.Tensor | None = None
+) -> None:
     expected = rounded(x, weight.layout.group_size) @ floats.double().T
+    if bias is not None:
+        expected += bias.double()
     # A value half-way between two codes may go either way: the kernel divides in float32.
     step = x.double().abs().amax() / 127 * floats.double().abs().amax()
-    limit = TOLERANCE[found.dtype] * expected.abs().amax() + step
+    limit = TOLERANCE[found.dtype] * expected.abs().amax() + step * half_way(x, weight.layout.group_size)
     assert ((found.double() - expected).abs() <= limit).all()
 
 
@@ -66,14 +84,22 @@ def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: st
     assert_close(found, x, weight, floats)
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_rows_come_back_as_the_type_defines_them(name: str) -> None:
+@given(
+    name=st.sampled_from(sorted(TYPES)),
+    instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
+    num_outputs=st.integers(1, 70),
+    num_blocks=st.integers(1, 24),
+    num_indices=st.integers(0, 20),
+    dtype=st.sampled_from(list(TOLERANCE)),
+)
+def test_rows_come_back_as_the_type_defines_them(
+    name: str, instruction_set: str, num_outputs: int, num_blocks: int, num_indices: int, dtype: torch.dtype
+) -> None:
     """Bit for bit in float32: nothing is rounded on the way into panels."""
-    weight, floats = make_weight(name, 37, 3 * 256 // TYPES[name].num_values)
-    indices = torch.tensor([36, 0, 15, 16, 36])
-    found = panel_rows(weight, indices, torch.float32)
-    assert torch.equal(found, floats[indices])
-    assert torch.equal(panel_rows(weight, indices, torch.bfloat16), floats[indices].bfloat16())
+    weight, floats = make_weight(name, num_outputs, num_blocks)
+    indices = torch.randint(num_outputs, (num_indices,), generator=torch.Generator().manual_seed(num_blocks))
+    found = forced(instruction_set, lambda: panel_rows(weight, indices, dtype))
+    assert torch.equal(found, floats[indices].to(dtype))
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -99,22 +125,33 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
     num_rows=st.integers(0, 20),
     num_outputs=st.integers(1, 70),
     num_blocks=st.integers(1, 3),
-    has_bias=st.booleans(),
+    dtypes=st.tuples(*[st.sampled_from(list(TOLERANCE))] * 2),
+    bias_dtype=st.sampled_from([None, *TOLERANCE]),
     seed=st.integers(0, 99),
 )
 def test_any_shape_writes_its_outputs_and_nothing_else(
-    name: str, instruction_set: str, num_rows: int, num_outputs: int, num_blocks: int, has_bias: bool, seed: int
+    name: str,
+    instruction_set: str,
+    num_rows: int,
+    num_outputs: int,
+    num_blocks: int,
+    dtypes: tuple[torch.dtype, torch.dtype],
+    bias_dtype: torch.dtype | None,
+    seed: int,
 ) -> None:
+    """Inputs and outputs lie in rows with NaN between."""
     weight, floats = make_weight(name, num_outputs, num_blocks, seed)
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(num_rows, weight.layout.num_inputs, generator=generator)
-    bias = torch.randn(num_outputs, generator=generator) if has_bias else None
-    memory = torch.full((num_rows, num_outputs + 2), torch.nan)
+    num_inputs = weight.layout.num_inputs
+    x = torch.full((num_rows, num_inputs + 2), torch.nan, dtype=dtypes[0])[:, 1:-1]
+    x.copy_(torch.randn(num_rows, num_inputs, generator=generator))
+    bias = None if bias_dtype is None else torch.randn(num_outputs, generator=generator).to(bias_dtype)
+    memory = torch.full((num_rows, num_outputs + 2), torch.nan, dtype=dtypes[1])
     output = memory[:, 1:-1]
     quantized_linear(x, weight, bias, output, instruction_set=instruction_set)
     assert memory[:, [0, -1]].isnan().all()
     if num_rows:
-        assert_close(output - (0 if bias is None else bias), x, weight, floats)
+        assert_close(output, x, weight, floats, bias)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
@@ -141,11 +178,12 @@ def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str
     assert wild.std() < 2 * calm.std()
 
 
+@pytest.mark.parametrize("value", [0.0, 1e-38], ids=["zeros", "values whose inverse is infinite"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_a_row_of_zeros_gives_the_bias(dtype: torch.dtype) -> None:
+def test_a_row_of_next_to_nothing_gives_the_bias(dtype: torch.dtype, value: float) -> None:
     weight, _ = make_weight("Q8_0", 32, 4)
     bias = torch.randn(32).to(dtype)
-    assert torch.equal(quantized_linear(torch.zeros(1, 128, dtype=dtype), weight, bias)[0], bias)
+    assert torch.equal(quantized_linear(torch.full((1, 128), value, dtype=dtype), weight, bias)[0], bias)
 
 
 def test_joined_panels_are_one_weight() -> None:

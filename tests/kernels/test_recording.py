@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.kernels.forced import forced
 
 from quire.core.native import has_native_module
 from quire.kernels import native
@@ -29,9 +30,16 @@ def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("instruction_set", native.instruction_sets())
 @torch.inference_mode()
-def test_a_program_computes_what_the_kernels_compute(dtype: torch.dtype, num_threads: int) -> None:
-    x, weight = torch.zeros(7, 96, dtype=dtype), torch.randn(96).to(dtype)
+def test_a_program_computes_what_the_kernels_compute(
+    dtype: torch.dtype, num_threads: int, instruction_set: str
+) -> None:
+    forced(instruction_set, lambda: compare_with_kernels(dtype, num_threads))
+
+
+def compare_with_kernels(dtype: torch.dtype, num_threads: int) -> None:
+    x, weight = torch.zeros(7, 94, dtype=dtype), torch.randn(94).to(dtype)
     recording = native.new_recording(Arena())
     with recording:
         y = block(x, weight)
@@ -39,7 +47,7 @@ def test_a_program_computes_what_the_kernels_compute(dtype: torch.dtype, num_thr
     try:
         torch.set_num_threads(num_threads)
         for seed in range(3):
-            x.copy_(torch.randn(7, 96, generator=torch.Generator().manual_seed(seed)))
+            x.copy_(torch.randn(7, 94, generator=torch.Generator().manual_seed(seed)))
             native.run(recording)
             assert torch.equal(y, block(x, weight))
     finally:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels.forced import forced
 
 from quire.core.native import has_native_module
 from quire.kernels import native
@@ -23,12 +22,6 @@ TOLERANCE = {torch.float32: {"rtol": 2e-6, "atol": 2e-6}, torch.bfloat16: {"rtol
 
 def draw(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def forced(instruction_set: str, function: Callable[[], torch.Tensor]) -> torch.Tensor:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "instruction_sets", lambda: (instruction_set,))
-        return function()
 
 
 @given(
@@ -80,8 +73,14 @@ def test_gated(num_tokens: int, width: int, kind: str, scale: float, dtype: torc
     torch.testing.assert_close(found, expected, **limits)
 
 
-@given(num_tokens=st.integers(0, 40), num_heads=st.integers(1, 4), width=st.integers(1, 70), dtype=DTYPES)
-def test_write_kv(num_tokens: int, num_heads: int, width: int, dtype: torch.dtype) -> None:
+@given(
+    num_tokens=st.integers(0, 40),
+    num_heads=st.integers(1, 4),
+    width=st.integers(1, 70),
+    dtype=DTYPES,
+    instruction_set=SETS,
+)
+def test_write_kv(num_tokens: int, num_heads: int, width: int, dtype: torch.dtype, instruction_set: str) -> None:
     heads = draw(num_tokens, 2 * num_heads, width, dtype=dtype)
     key, value = heads[:, :num_heads], heads[:, num_heads:]
     caches = [torch.full((12, 4, num_heads, width), 7.0, dtype=dtype) for _ in range(2)]
@@ -89,8 +88,40 @@ def test_write_kv(num_tokens: int, num_heads: int, width: int, dtype: torch.dtyp
     expected = [cache.clone() for cache in caches]
     for cache, new in zip(expected, (key, value), strict=True):
         cache.flatten(0, 1).index_copy_(0, slots, new)
-    native.write_kv(key, value, *caches, slots)
+    forced(instruction_set, lambda: native.write_kv(key, value, *caches, slots))
     assert all(torch.equal(found, wanted) for found, wanted in zip(caches, expected, strict=True))
+
+
+@given(
+    num_tokens=st.integers(0, 40),
+    width=st.integers(1, 200),
+    factor=st.floats(-30, 30, width=32),
+    dtype=DTYPES,
+    instruction_set=SETS,
+)
+def test_sums_and_products(
+    num_tokens: int, width: int, factor: float, dtype: torch.dtype, instruction_set: str
+) -> None:
+    """To the bit: one operation in float32, rounded once. Rows lie apart, with NaN between."""
+    memory = torch.full((num_tokens, 2 * width + 3), torch.nan, dtype=dtype)
+    x, z = memory[:, 1 : width + 1], memory[:, width + 2 : -1]
+    x.copy_(draw(num_tokens, width, dtype=dtype))
+    z.copy_(draw(num_tokens, width, dtype=dtype, seed=1))
+    assert torch.equal(forced(instruction_set, lambda: native.add(x, z)), x + z)
+    assert torch.equal(forced(instruction_set, lambda: native.scale(x, factor)), x * factor)
+
+
+@given(
+    num_tokens=st.integers(0, 40),
+    num_rows=st.integers(1, 9),
+    width=st.integers(1, 200),
+    dtype=DTYPES,
+    instruction_set=SETS,
+)
+def test_gather(num_tokens: int, num_rows: int, width: int, dtype: torch.dtype, instruction_set: str) -> None:
+    table = draw(num_rows, width, dtype=dtype)
+    indices = torch.randint(num_rows, (num_tokens,), generator=torch.Generator().manual_seed(width))
+    assert torch.equal(forced(instruction_set, lambda: native.gather(table, indices)), table[indices])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -18,7 +18,8 @@ from quire.plan.resolved_config import ResolvedConfig
 GIVEN: dict[str, Any] = {
     "dtype": "float32",
     "quantization": "none",
-    "backend": "torch",
+    "backend": "cpu",
+    "instruction_set": "portable",
     "max_model_len": 1024,
     "num_blocks": 100,
     "num_threads": 3,
@@ -97,6 +98,38 @@ def test_the_scheduler_gets_its_knobs(smollm2_config: ModelConfig, machine: Mach
     assert {name: getattr(config.scheduler, name) for name in knobs} == knobs
     assert config.scheduler.policy == "priority"
     assert config.scheduler.max_model_len == config.max_model_len == 8192
+
+
+AVX2 = frozenset({"avx2", "fma", "bmi2", "f16c"})
+
+
+def test_the_fastest_instruction_set_is_taken_unless_another_is_asked_for(
+    smollm2_config: ModelConfig, machine: Machine
+) -> None:
+    laptop = replace(machine, cpu_features=AVX2)
+    config = resolve(EngineConfig(), smollm2_config, laptop)
+    assert config.instruction_set == "avx2"
+    assert reasons_about(config, "instruction_set") == [
+        "instruction_set avx2: the fastest of this CPU's avx2, portable."
+    ]
+    assert resolve(EngineConfig(instruction_set="portable"), smollm2_config, laptop).instruction_set == "portable"
+    assert resolve(EngineConfig(backend="torch"), smollm2_config, laptop).instruction_set is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ("auto", "instruction_set avx512 cannot be used: this CPU has avx2, portable; choose one of these or auto."),
+        ("torch", "instruction_set avx512 cannot be used: backend torch has no native kernels; choose backend cpu."),
+    ],
+)
+def test_an_instruction_set_that_is_not_there_is_refused(
+    smollm2_config: ModelConfig, machine: Machine, backend: Any, words: str
+) -> None:
+    asked = EngineConfig(instruction_set="avx512", backend=backend)
+    with pytest.raises(InvalidRequestError) as refusal:
+        resolve(asked, smollm2_config, replace(machine, cpu_features=AVX2))
+    assert str(refusal.value) == words
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from quire import __version__
+from quire.core.native import instruction_sets
 from quire.plan.machine import NATIVE_BFLOAT16, Machine
 from quire.plan.sizes import format_size
 
@@ -29,6 +30,7 @@ def collect_environment(machine: Machine) -> dict[str, Any]:
         "cpu": machine.cpu_name,
         "cores": machine.num_cores,
         "cpu features": " ".join(sorted(machine.cpu_features & MATRIX_FEATURES)) or "unknown",
+        "native kernels": ", ".join(instruction_sets(machine.cpu_features)) if machine.native_kernels else "not built",
         "native bfloat16": machine.native_bfloat16,
         "memory": format_size(machine.total_memory),
         "memory free": f"{format_size(machine.free_memory)} ({machine.memory_limited_by})",

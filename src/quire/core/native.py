@@ -8,6 +8,22 @@ MAX_HEADS_PER_KV_HEAD = 64
 """Query heads that attend together in native attention (csrc/attention.cpp, MAX_QUERIES)."""
 
 
+_AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"})
+INSTRUCTION_SETS: dict[str, frozenset[str]] = {
+    "avx512_bf16": _AVX512 | {"avx512_vnni", "avx512_bf16"},
+    "avx512_vnni": _AVX512 | {"avx512_vnni"},
+    "avx512": _AVX512,
+    "avx2": frozenset({"avx2", "fma", "bmi2"}),
+    "portable": frozenset(),
+}
+"""What the kernels are compiled for (csrc/module.cpp), the fastest first, with the CPU features (/proc/cpuinfo) it takes."""
+
+
+def instruction_sets(cpu_features: frozenset[str]) -> tuple[str, ...]:
+    """Those that a CPU of these features has, the fastest first."""
+    return tuple(name for name, needed in INSTRUCTION_SETS.items() if needed <= cpu_features)
+
+
 def has_native_module() -> bool:
     """Whether this installation has them."""
     return find_spec("quire._native") is not None

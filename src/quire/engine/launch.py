@@ -125,6 +125,7 @@ def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConf
         quantization=resolved.quantization,
         enforce_eager=resolved.enforce_eager,
         backend=resolved.backend,
+        instruction_set=resolved.instruction_set,
         num_threads=resolved.num_threads,
         max_num_seqs=resolved.scheduler.max_num_seqs,
         max_model_len=resolved.max_model_len,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from quire.core.native import MAX_HEADS_PER_KV_HEAD, has_native_module
+from quire.errors import InvalidRequestError
 from quire.kernels.recording import Arena, NotRecordable, Recording, current_recording, empty
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
@@ -22,10 +23,26 @@ GATES = frozenset({"silu", "gelu_tanh", "relu"})
 """Activations that `gated` has."""
 
 
+_chosen: list[str] = []
+
+
 @cache
 def instruction_sets() -> tuple[str, ...]:
-    """Those this CPU has, the fastest first; none where the module was not built."""
-    return tuple(module().instruction_sets()) if has_native_module() else ()
+    """Those this CPU has, the one in use first, then the fastest; none where the module was not built."""
+    present = module().instruction_sets() if has_native_module() else ()
+    return tuple(sorted(present, key=lambda name: name not in _chosen))
+
+
+def use_instruction_set(name: str) -> None:
+    """From now on in this process. What is recorded already keeps its own. Raises InvalidRequestError naming the CPU's."""
+    if name not in instruction_sets():
+        raise InvalidRequestError(
+            f"instruction_set {name} cannot be used: this CPU has {', '.join(instruction_sets())}.",
+            field="instruction_set",
+            value=name,
+        )
+    _chosen[:] = [name]
+    instruction_sets.cache_clear()
 
 
 def paged_attention(

@@ -6,7 +6,7 @@ from typing import Literal
 
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig
-from quire.core.native import MAX_HEADS_PER_KV_HEAD
+from quire.core.native import MAX_HEADS_PER_KV_HEAD, instruction_sets
 from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError
 from quire.plan.dtype import ResolvedDType
@@ -30,6 +30,30 @@ def choose_backend(
     if lacking is None:
         return "cpu", "backend cpu: the native kernels, which are the fastest; torch does the rest."
     return "torch", f"backend torch: {lacking}."
+
+
+def choose_instruction_set(
+    config: EngineConfig, machine: Machine, backend: ResolvedBackend
+) -> tuple[str | None, str | None]:
+    """What the native kernels compute with, None for other backends; with the reason, where it was not given.
+
+    Raises InvalidRequestError for one that the CPU or the backend lacks.
+    """
+    asked, available = config.instruction_set, instruction_sets(machine.cpu_features)
+    if asked == "auto":
+        if backend != "cpu":
+            return None, None
+        return available[0], f"instruction_set {available[0]}: the fastest of this CPU's {', '.join(available)}."
+    lacking = None
+    if backend != "cpu":
+        lacking = f"backend {backend} has no native kernels; choose backend cpu"
+    elif asked not in available:
+        lacking = f"this CPU has {', '.join(available)}; choose one of these or auto"
+    if lacking is not None:
+        raise InvalidRequestError(
+            f"instruction_set {asked} cannot be used: {lacking}.", field="instruction_set", value=asked
+        )
+    return asked, None
 
 
 def choose_quantization(config: EngineConfig, model: ModelConfig, machine: Machine) -> tuple[Quantization, str | None]:

@@ -9,7 +9,13 @@ from quire.config import EngineConfig, SchedulerConfig, Task
 from quire.core.kv_layout import make_kv_cache_config
 from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModelError
-from quire.plan.backend import ResolvedBackend, check_quantization, choose_backend, choose_quantization
+from quire.plan.backend import (
+    ResolvedBackend,
+    check_quantization,
+    choose_backend,
+    choose_instruction_set,
+    choose_quantization,
+)
 from quire.plan.dtype import ResolvedDType, choose_dtype
 from quire.plan.machine import Machine
 from quire.plan.memory import (
@@ -55,6 +61,7 @@ class _Resolver:
         self.quantization = self._quantization()
         dtype = self._dtype()
         backend = self._backend(dtype)
+        instruction_set = self._instruction_set(backend)
         check_quantization(self.config, self.quantization, self.model, backend)
         demand = self._with_context(self._whole_context(dtype))
         kv_cache = make_kv_cache_config(
@@ -73,6 +80,7 @@ class _Resolver:
             kv_cache=kv_cache,
             scheduler=self._scheduler(demand.max_model_len),
             backend=backend,
+            instruction_set=instruction_set,
             num_threads=self._num_threads(),
             seed=self.config.seed,
             memory=plan_memory(self.model, demand, self.budget),
@@ -105,6 +113,12 @@ class _Resolver:
         if reason is not None:
             self.reasons.append(reason)
         return backend
+
+    def _instruction_set(self, backend: ResolvedBackend) -> str | None:
+        instruction_set, reason = choose_instruction_set(self.config, self.machine, backend)
+        if reason is not None:
+            self.reasons.append(reason)
+        return instruction_set
 
     def _num_threads(self) -> int:
         if self.config.num_threads is not None:

@@ -25,6 +25,8 @@ class ResolvedConfig:
     kv_cache: KVCacheConfig
     scheduler: SchedulerConfig
     backend: ResolvedBackend
+    instruction_set: str | None
+    """What the native kernels compute with; None for the backends that have none."""
     num_threads: int
     seed: int | None
     memory: MemoryPlan

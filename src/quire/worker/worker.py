@@ -9,6 +9,7 @@ from quire.checkpoint.checkpoint import open_checkpoint
 from quire.config import WorkerConfig
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
+from quire.kernels import native
 from quire.kernels.select import select_ops
 from quire.models.registry import load_model
 from quire.sampling.grammar import Grammars
@@ -23,6 +24,8 @@ class Worker:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         torch.set_num_threads(config.num_threads)
+        if config.instruction_set is not None:
+            native.use_instruction_set(config.instruction_set)
         checkpoint = open_checkpoint(config.model)
         self._dtype = DTYPES[config.dtype]
         attention = select_backend(config.backend, self._dtype, checkpoint.config)

@@ -1,0 +1,246 @@
+"""How a decoding step's time grows with context and with batch, beside what the machine's memory and arithmetic allow.
+
+    python -m benchmarks.growth --plot growth.png --output growth.json
+
+One engine a variant, in turn, each in a process of its own. A point is the median step once every row of it decodes. The
+model of the machine: a step reads all weights and the KV of its rows once at the bandwidth that summing a large tensor
+reaches, and multiplies at the rate of large matrix products; the longer of the two counts. Beside each point stands the
+exponent of the growth since the one before it: above 1 the time grows faster than what causes it, which is a cliff.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import logging
+import math
+import multiprocessing
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from quire import AsyncLLM, SamplingParams
+from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.model_config import ModelConfig
+from quire.core.sampling_params import OutputKind
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "bfloat16": {"dtype": "bfloat16", "quantization": "none"},
+    "stored": {"quantization": "stored"},
+}
+COLORS = {"bfloat16": "#3b6ea5", "stored": "#d0743c"}
+CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+NUM_STEPS = 32
+BATCH_CONTEXT = 128
+CLIFF = 1.15
+"""Exponents up to this are noise."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Bytes a second, and multiplications and additions a second."""
+
+    bandwidth: float
+    float_rate: float
+    attention_rate: float
+    integer_rate: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """Contexts are in the middle of the steps measured. Times are in milliseconds a step."""
+
+    context: int
+    batch: int
+    measured: float
+    model: float
+
+
+def best_seconds(function: Callable[[], object], repeats: int = 7) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def measure_machine() -> Machine:
+    import torch
+
+    size = 2048
+    memory, x = torch.ones(2**27), torch.randn(size, size)
+    halves, codes, operations = x.bfloat16(), x.to(torch.int8), 2 * size**3
+    return Machine(
+        bandwidth=memory.numel() * 4 / best_seconds(memory.sum),
+        float_rate=operations / best_seconds(lambda: halves @ halves),
+        attention_rate=operations / best_seconds(lambda: x @ x),
+        integer_rate=operations / best_seconds(lambda: torch._int_mm(codes, codes)),
+    )
+
+
+def roofline(machine: Machine, model: ModelConfig, variant: str, context: int, batch: int) -> float:
+    """Seconds of one step. Windows are left out: these models' layers see everything."""
+    stored = variant == "stored"
+    weights = model.quantized_bytes if stored else 2 * model.num_parameters()
+    assert weights is not None
+    kv_values = 2 * model.num_layers * model.num_kv_heads * model.head_dim * context * batch
+    reading = (weights + 2 * kv_values) / machine.bandwidth
+    products = 2 * model.num_parameters() * batch
+    attention = 4 * model.num_layers * model.num_heads * model.head_dim * context * batch
+    rate = machine.integer_rate if stored else machine.float_rate
+    return max(reading, products / rate + attention / machine.attention_rate)
+
+
+async def step_seconds(llm: Any, prompts: list[list[int]]) -> float:
+    """Median time between two tokens of the first sequence while all decode."""
+    arrivals = await stream(llm, prompts, 2 * NUM_STEPS)
+    begin, end = max(times[0] for times in arrivals), min(times[-1] for times in arrivals)
+    steps = [later - earlier for earlier, later in itertools.pairwise(arrivals[0]) if begin <= earlier and later <= end]
+    return statistics.median(steps)
+
+
+async def stream(llm: Any, prompts: list[list[int]], num_tokens: int) -> list[list[float]]:
+    """When each token of each answer came."""
+    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, output_kind=OutputKind.DELTA)
+    arrivals: list[list[float]] = [[] for _ in prompts]
+
+    async def run(index: int) -> None:
+        async for _ in llm.generate(prompts[index], params):
+            arrivals[index].append(time.perf_counter())
+
+    await asyncio.gather(*(run(index) for index in range(len(prompts))))
+    return arrivals
+
+
+async def measure(
+    model: str, variant: str, repeats: int, limits: tuple[int, int]
+) -> dict[str, list[tuple[int, int, float]]]:
+    """(context, batch, seconds) of each point of the two sweeps."""
+    rng = random.Random(0)
+    async with AsyncLLM(model, **VARIANTS[variant]) as llm:
+        longest = min(limits[0], llm.info.max_model_len)
+        text = [rng.randrange(10, 40_000) for _ in range(longest)]
+        short = [[rng.randrange(10, 40_000) for _ in range(BATCH_CONTEXT - NUM_STEPS)] for _ in range(max(BATCHES))]
+        contexts = [min(context, longest - NUM_STEPS) for context in CONTEXTS if context <= longest]
+        # Prompts begin alike: the KV of the shorter ones is found again, and the first run fills it in.
+        by_context = {(context, 1): [text[: context - NUM_STEPS]] for context in contexts}
+        by_batch = {(BATCH_CONTEXT, batch): short[:batch] for batch in BATCHES if batch <= limits[1]}
+        return {
+            name: [(*place, await median_step(llm, prompts, repeats)) for place, prompts in sweep.items()]
+            for name, sweep in (("context", by_context), ("batch", by_batch))
+        }
+
+
+async def median_step(llm: Any, prompts: list[list[int]], repeats: int) -> float:
+    await stream(llm, prompts, 2)
+    return statistics.median([await step_seconds(llm, prompts) for _ in range(repeats)])
+
+
+def measure_variant(
+    model: str, variant: str, repeats: int, limits: tuple[int, int]
+) -> dict[str, list[tuple[int, int, float]]]:
+    logging.disable(logging.INFO)
+    return asyncio.run(measure(model, variant, repeats, limits))
+
+
+def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def exponent(before: Point, after: Point, sweep: str) -> float:
+    growth = getattr(after, sweep) / getattr(before, sweep)
+    return math.log(after.measured / before.measured) / math.log(growth)
+
+
+def print_sweep(variant: str, sweep: str, points: list[Point]) -> None:
+    print(
+        f"\n{variant}, by {sweep}\n{sweep:>8} {'ms/step':>9} {'model':>9} {'share':>6} {'us each more':>13} {'exponent':>9}"
+    )
+    for before, after in zip([None, *points], points, strict=False):
+        line = (
+            f"{getattr(after, sweep):8,} {after.measured:9.2f} {after.model:9.2f} {after.model / after.measured:6.0%}"
+        )
+        if before is not None:
+            slope = 1e3 * (after.measured - before.measured) / (getattr(after, sweep) - getattr(before, sweep))
+            grown = exponent(before, after, sweep)
+            line += f" {slope:13.2f} {grown:9.2f}{'  CLIFF' if grown > CLIFF else ''}"
+        print(line)
+
+
+def draw(results: dict[str, dict[str, list[Point]]], title: str, path: Path) -> None:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    labels = {"context": "tokens of context, one stream", "batch": f"sequences, {BATCH_CONTEXT} tokens of context each"}
+    for axes, (sweep, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
+        for variant, sweeps in results.items():
+            places = [getattr(point, sweep) for point in sweeps[sweep]]
+            color = COLORS[variant]
+            axes.plot(places, [point.measured for point in sweeps[sweep]], "o-", color=color, label=variant)
+            axes.plot(
+                places, [point.model for point in sweeps[sweep]], "--", color=color, label=f"{variant}, the machine"
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(places, [f"{place:,}" for place in places])
+        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            axis(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.tick_params(axis="y", which="minor", labelsize=7)
+        axes.set_xlabel(label)
+        axes.set_ylabel("ms a decoding step")
+        axes.grid(alpha=0.3, which="both")
+        axes.legend()
+    figure.suptitle(title)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--max-context", type=int, default=max(CONTEXTS))
+    parser.add_argument("--max-batch", type=int, default=max(BATCHES))
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    config = open_checkpoint(arguments.model).config
+    machine: Machine = in_own_process(measure_machine)
+    about = (
+        f"{machine.bandwidth / 1e9:.1f} GB/s, bfloat16 {machine.float_rate / 1e9:,.0f},"
+        f" float32 {machine.attention_rate / 1e9:,.0f}, int8 {machine.integer_rate / 1e9:,.0f} GFLOP/s"
+    )
+    print(about)
+    results: dict[str, dict[str, list[Point]]] = {}
+    limits = (arguments.max_context, arguments.max_batch)
+    for variant in VARIANTS:
+        found = in_own_process(measure_variant, arguments.model, variant, arguments.repeats, limits)
+        results[variant] = {
+            sweep: [
+                Point(context, batch, 1e3 * seconds, 1e3 * roofline(machine, config, variant, context, batch))
+                for context, batch, seconds in points
+            ]
+            for sweep, points in found.items()
+        }
+        for sweep, points in results[variant].items():
+            print_sweep(variant, sweep, points)
+    if arguments.output is not None:
+        found = {
+            name: {sweep: [asdict(p) for p in ps] for sweep, ps in sweeps.items()} for name, sweeps in results.items()
+        }
+        arguments.output.write_text(json.dumps({"machine": asdict(machine), **found}, indent=1) + "\n")
+    if arguments.plot is not None:
+        draw(results, f"{arguments.model}: {about}", arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
