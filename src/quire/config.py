@@ -203,7 +203,7 @@ class WorkerConfig:
     enforce_eager: bool = False
     backend: Literal["cpu", "torch", "reference"]
     instruction_set: str | None = None
-    """Of the native kernels; None for the backends that have none."""
+    """Of the native kernels; None: the fastest that works."""
     num_threads: int
     max_num_seqs: int
     max_model_len: int

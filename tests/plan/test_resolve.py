@@ -103,14 +103,14 @@ def test_the_scheduler_gets_its_knobs(smollm2_config: ModelConfig, machine: Mach
 AVX2 = frozenset({"avx2", "fma", "bmi2", "f16c"})
 
 
-def test_the_fastest_instruction_set_is_taken_unless_another_is_asked_for(
+def test_the_kernels_choose_their_instruction_set_unless_one_is_asked_for(
     smollm2_config: ModelConfig, machine: Machine
 ) -> None:
     laptop = replace(machine, cpu_features=AVX2)
     config = resolve(EngineConfig(), smollm2_config, laptop)
-    assert config.instruction_set == "avx2"
+    assert config.instruction_set is None
     assert reasons_about(config, "instruction_set") == [
-        "instruction_set avx2: the fastest of this CPU's avx2, portable."
+        "instruction_set auto: the first that works of this CPU's avx2, portable."
     ]
     assert resolve(EngineConfig(instruction_set="portable"), smollm2_config, laptop).instruction_set == "portable"
     assert resolve(EngineConfig(backend="torch"), smollm2_config, laptop).instruction_set is None

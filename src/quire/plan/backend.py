@@ -35,15 +35,16 @@ def choose_backend(
 def choose_instruction_set(
     config: EngineConfig, machine: Machine, backend: ResolvedBackend
 ) -> tuple[str | None, str | None]:
-    """What the native kernels compute with, None for other backends; with the reason, where it was not given.
+    """What the native kernels are to compute with; None, with the reason, where they choose for themselves.
 
+    A set that the CPU has may still not be for this process to use: the system has to grant tiles (csrc/amx.cpp).
     Raises InvalidRequestError for one that the CPU or the backend lacks.
     """
     asked, available = config.instruction_set, instruction_sets(machine.cpu_features)
     if asked == "auto":
         if backend != "cpu":
             return None, None
-        return available[0], f"instruction_set {available[0]}: the fastest of this CPU's {', '.join(available)}."
+        return None, f"instruction_set auto: the first that works of this CPU's {', '.join(available)}."
     lacking = None
     if backend != "cpu":
         lacking = f"backend {backend} has no native kernels; choose backend cpu"

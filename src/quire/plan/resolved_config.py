@@ -26,7 +26,7 @@ class ResolvedConfig:
     scheduler: SchedulerConfig
     backend: ResolvedBackend
     instruction_set: str | None
-    """What the native kernels compute with; None for the backends that have none."""
+    """What the native kernels have to compute with; None where they choose, and for the backends without them."""
     num_threads: int
     seed: int | None
     memory: MemoryPlan
