@@ -30,7 +30,7 @@ PAGE = ROOT / "benchmarks" / "RESULTS.md"
 def main() -> None:
     if sys.argv[1:2] == ["report"]:
         parser = argparse.ArgumentParser(prog="python -m benchmarks.peers report")
-        parser.add_argument("results", type=Path, nargs="?", default=RESULTS)
+        parser.add_argument("results", type=Path, nargs="*", default=[RESULTS])
         parser.add_argument("--page", type=Path, default=PAGE, help="the Markdown file (%(default)s)")
         arguments = parser.parse_args(sys.argv[2:])
         write_report(arguments.results, arguments.page)
@@ -39,7 +39,7 @@ def main() -> None:
     # So that the engines are stopped when this is told to stop.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if run(options) and page is not None:
-        write_report(options.output, page)
+        write_report([options.output], page)
 
 
 def parse_options() -> tuple[Options, Path | None]:

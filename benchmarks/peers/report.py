@@ -81,13 +81,25 @@ def is_quire(engine: str) -> bool:
     return engine.split()[0] == "quire"
 
 
-def read_results(path: Path) -> Results:
-    return Results(json.loads(path.read_text()))
+def read_results(paths: Sequence[Path]) -> Results:
+    """Several runs, of different cases, make one page: each case's figures and limits are those of its own run."""
+    first, *others = [json.loads(path.read_text()) for path in paths]
+    for other in others:
+        first["runs"] += other["runs"]
+        first["skipped"] += other["skipped"]
+        for name in ("engines", "quality", "absent"):
+            first[name] = other[name] | first[name]
+        first["settings"]["cases"] += other["settings"]["cases"]
+        for bits, cases in other["rooflines"].items():
+            first["rooflines"].setdefault(bits, {}).update(
+                {letter: figures for letter, figures in cases.items() if letter in other["settings"]["cases"]}
+            )
+    return Results(first)
 
 
-def write_report(results_path: Path, page: Path) -> None:
+def write_report(results_paths: Sequence[Path], page: Path) -> None:
     """`page` and the plots in the folder `img` beside it."""
-    results = read_results(results_path)
+    results = read_results(results_paths)
     plots = write_plots(results, page.parent / "img")
     page.write_text("\n".join(render(results, [plot.relative_to(page.parent) for plot in plots])) + "\n")
     print(f"written: {page}, {', '.join(map(str, plots))}")
