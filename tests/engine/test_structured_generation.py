@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tests.engine.test_bitwise import NEIGHBOUR, PROBE, REFERENCE, answer, prompts
+from tests.engine.test_bitwise import ENGINES, NEIGHBOUR, PROBE, answer, prompts
 
 from quire import LLM, AsyncLLM, RequestOutput, SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
@@ -148,7 +148,7 @@ PROBE_PARAMS = wanting(0.9, json=PERSON, logprobs=2, max_tokens=60)
 
 @pytest.fixture(scope="module")
 def expected(tiny_llama: Path) -> Any:
-    with LLM(str(tiny_llama), **REFERENCE) as llm:
+    with LLM(str(tiny_llama), **ENGINES["reference"]) as llm:
         return answer(run(llm, PROBE_PARAMS, PROBE))
 
 
@@ -166,7 +166,7 @@ def expected(tiny_llama: Path) -> Any:
 def test_a_structured_request_is_bitwise_the_same_however_it_is_scheduled(
     tiny_llama: Path, expected: Any, config: dict[str, Any]
 ) -> None:
-    with LLM(str(tiny_llama), **{**REFERENCE, **config}) as llm:
+    with LLM(str(tiny_llama), **{**ENGINES["reference"], **config}) as llm:
         batch: list[Any] = [*prompts(6, seed=6), PROBE, PROBE]
         neighbours = [NEIGHBOUR, wanting(json=PERSON, max_tokens=40), wanting(choice=["a", "b"])] * 2
         outputs = llm.generate(batch, [*neighbours, PROBE_PARAMS, PROBE_PARAMS], use_tqdm=False)

@@ -86,6 +86,7 @@ def test_a_chat_goes_on_in_the_background_and_survives_a_reload(page: Page) -> N
     text = answers(page)[0]
     page.reload()
     page.click("#chat-list li:has-text('Write a very long') .open")
+    expect(page.locator(".message.assistant")).to_have_count(1)
     assert answers(page)[0] == text
     assert page.input_value("#max_tokens") == "80"
 
