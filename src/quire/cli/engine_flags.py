@@ -8,7 +8,16 @@ from typing import Any
 from quire.cli.config_flags import add_config_flags
 from quire.config import EngineConfig
 
-COMMON = ("model", "dtype", "max_model_len", "memory_utilization", "backend", "instruction_set", "num_threads")
+COMMON = (
+    "model",
+    "dtype",
+    "quantization",
+    "max_model_len",
+    "memory_utilization",
+    "backend",
+    "instruction_set",
+    "num_threads",
+)
 """What every command that runs a model takes."""
 
 
