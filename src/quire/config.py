@@ -77,7 +77,7 @@ class EngineConfig:
     enforce_eager: bool = knob(False, "every step goes through Python: nothing is recorded and run as a program")
     backend: Backend = knob(
         "auto",
-        "kernels and attention: cpu is native and the fastest, torch needs no compiler, reference is bitwise reproducible",
+        "kernels and attention: cpu is native and the fastest, torch needs no compiler, reference is plain and slow",
         choices=get_args(Backend),
     )
     instruction_set: str = knob(
