@@ -17,7 +17,7 @@ constexpr int PANELS = LANES == 16 ? 3 : 1;
 // Rows that stay in a core's second cache while the panels pass: 256 rows of 576 bfloat16 are 288 KiB.
 constexpr int64_t BLOCK = 32 * ROWS;
 // Memory is asked for this much before it is needed: the processor's own guesses end with each page.
-constexpr int AHEAD = 2048;
+constexpr int AHEAD = 4096;
 
 // M rows, laid out unit by unit, times N panels.
 template <typename Type, int M, int N>
@@ -29,7 +29,7 @@ inline void multiply(const int32_t* x, int64_t num_units, const uint8_t* panels,
             for (int p = 0; p < PARTS; ++p)
                 weights[n * PARTS + p] = load_units(panels + n * panel_bytes + UNIT * (unit * PANEL + p * LANES));
         if constexpr (M == 1)
-            for (int n = 0; n < N; ++n) __builtin_prefetch(panels + n * panel_bytes + unit * UNIT * PANEL + AHEAD);
+            for (int n = 0; n < N; ++n) prefetch(panels + n * panel_bytes + unit * UNIT * PANEL + AHEAD);
         for (int i = 0; i < M; ++i)
             for (int p = 0; p < N * PARTS; ++p) sums[i][p] = Type::add_products(sums[i][p], weights[p], x[unit * M + i]);
     }

@@ -141,8 +141,8 @@ void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* g
             const Group<M>& group = groups[index];
             const uint8_t* from = panel + index * CODE_BYTES;
             if constexpr (M == 1) {
-                for (int line = 0; line < CODE_BYTES; line += 64) __builtin_prefetch(from + AHEAD + line);
-                __builtin_prefetch(header + weight.panel_bytes);
+                for (int line = 0; line < CODE_BYTES; line += 64) prefetch(from + AHEAD + line);
+                prefetch(header + 2 * weight.panel_bytes);
             }
             Ints sums[M][PARTS], outliers[M][PARTS];
             for (int i = 0; i < M; ++i)

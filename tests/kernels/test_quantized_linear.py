@@ -14,7 +14,7 @@ from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels import native
 from quire.kernels.native_linear import panel_rows, quantized_linear
-from quire.kernels.panels import PANEL, PanelWeight, empty_panels, fill_panels, join_panels, layout_of
+from quire.kernels.panels import PANEL, PanelWeight, can_follow, empty_panels, fill_panels, join_panels, layout_of
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -189,10 +189,10 @@ def test_a_row_of_next_to_nothing_gives_the_bias(dtype: torch.dtype, value: floa
 def test_joined_panels_are_one_weight() -> None:
     first, _ = make_weight("Q4_1", 2 * PANEL, 4)
     second, _ = make_weight("Q4_1", 21, 4, seed=1)
-    joined = join_panels(first, second)
-    assert joined is not None
+    assert can_follow(first.layout, second.layout)
+    joined = join_panels([first, second])
     x = torch.randn(3, 128)
     apart = torch.cat([quantized_linear(x, weight) for weight in (first, second)], 1)
     assert torch.equal(quantized_linear(x, joined), apart)
-    assert join_panels(second, first) is None, "the first ends within a panel"
-    assert join_panels(first, make_weight("Q4_0", 16, 4)[0]) is None
+    assert not can_follow(second.layout, first.layout), "it ends within a panel"
+    assert not can_follow(first.layout, make_weight("Q4_0", 16, 4)[0].layout)

@@ -13,6 +13,7 @@ import torch
 from quire.kernels.native import DTYPES, current_program, instruction_sets, is_bfloat16, module
 from quire.kernels.panels import PANEL, PanelWeight
 from quire.kernels.recording import empty
+from quire.kernels.weight_memory import empty_weight
 
 LINE = 64
 GROUP_BYTES = 20
@@ -37,7 +38,7 @@ def empty_dense(num_outputs: int, num_inputs: int, dtype: torch.dtype) -> DenseP
     assert dtype in DTYPES
     whole_units = -(-num_inputs // per_unit(dtype)) * per_unit(dtype)
     whole_panels = -(-num_outputs // PANEL) * PANEL
-    memory = torch.empty(whole_panels, whole_units, dtype=dtype)
+    memory = empty_weight((whole_panels, whole_units), dtype)
     memory[num_outputs:] = 0
     memory[:, num_inputs:] = 0
     return DensePanels(memory, num_outputs, num_inputs)

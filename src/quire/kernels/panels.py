@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from quire.checkpoint.quantized import QuantizedRows
+from quire.kernels.weight_memory import empty_weight
 
 PANEL = 16
 QUAD = 4
@@ -63,17 +66,27 @@ class PanelWeight:
 
 
 def empty_panels(layout: PanelLayout) -> PanelWeight:
-    """Memory for a weight; `fill_panels` writes it. torch aligns it to a line."""
+    """Memory for a weight; `fill_panels` writes it."""
+    return PanelWeight(empty_weight((layout.num_panels, layout.panel_bytes), torch.uint8), layout)
+
+
+def empty_part(layout: PanelLayout) -> PanelWeight:
+    """For what is soon joined with others: torch's own memory, which is aligned to a line as well."""
     return PanelWeight(torch.empty(layout.num_panels, layout.panel_bytes, dtype=torch.uint8), layout)
 
 
-def join_panels(first: PanelWeight, second: PanelWeight) -> PanelWeight | None:
-    """The outputs of both in order; None where their layouts differ or the first ends within a panel."""
-    num_outputs = first.layout.num_outputs
-    if num_outputs % PANEL or replace(second.layout, num_outputs=num_outputs) != first.layout:
-        return None
-    layout = replace(first.layout, num_outputs=num_outputs + second.layout.num_outputs)
-    return PanelWeight(torch.cat((first.panels, second.panels)), layout)
+def can_follow(first: PanelLayout, second: PanelLayout) -> bool:
+    """Whether one weight can hold the outputs of both: their layouts are alike and the first ends with a whole panel."""
+    return first.num_outputs % PANEL == 0 and replace(second, num_outputs=first.num_outputs) == first
+
+
+def join_panels(parts: Sequence[PanelWeight]) -> PanelWeight:
+    """The outputs of all, in order; each of them can follow the one before."""
+    assert all(can_follow(before.layout, part.layout) for before, part in pairwise(parts))
+    num_outputs = sum(part.layout.num_outputs for part in parts)
+    joined = empty_panels(replace(parts[0].layout, num_outputs=num_outputs))
+    torch.cat([part.panels for part in parts], out=joined.panels)
+    return joined
 
 
 def layout_of(rows: QuantizedRows, num_outputs: int) -> PanelLayout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,17 @@ import torch
 
 from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.native_linear import panel_rows, quantized_linear
-from quire.kernels.panels import PANEL, PanelWeight, empty_panels, fill_panels, join_panels, layout_of
+from quire.kernels.panels import (
+    PANEL,
+    PanelLayout,
+    PanelWeight,
+    can_follow,
+    empty_panels,
+    empty_part,
+    fill_panels,
+    join_panels,
+    layout_of,
+)
 from quire.kernels.recording import empty
 from quire.quantization.method import QuantMethod, StoredWeight, Table
 from quire.quantization.rounding import GROUP_SIZE, round_rows
@@ -36,14 +46,16 @@ class FewBits(ABC):
         self._others = others
 
     @abstractmethod
-    def panels(self, part: StoredWeight, *, of_table: bool) -> PanelWeight | None:
-        """A tensor laid out for the kernel; None, and nothing read, where it has to be left to `others`."""
+    def rows(self, part: StoredWeight, *, of_table: bool) -> Iterable[QuantizedRows] | None:
+        """A tensor's rows, PANELS_AT_ONCE panels of them at a time; None where it has to be left to `others`."""
 
     def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> list[Segment]:
+        empty = empty_panels if len(parts) == 1 else empty_part
         segments: list[Segment] = []
         first = 0
         for part in parts:
-            weight = self.panels(part, of_table=False) or self._others.load([part], dtype)
+            rows = self.rows(part, of_table=False)
+            weight = self._others.load([part], dtype) if rows is None else lay_out(rows, part.num_outputs, empty)
             segments.append(Segment(first, first + part.num_outputs, weight))
             first += part.num_outputs
         return _join(segments)
@@ -60,16 +72,17 @@ class FewBits(ABC):
         return y
 
     def load_table(self, part: StoredWeight, dtype: torch.dtype) -> Table:
-        panels = self.panels(part, of_table=True)
-        return self._others.load_table(part, dtype) if panels is None else PanelTable(panels, dtype)
+        rows = self.rows(part, of_table=True)
+        if rows is None:
+            return self._others.load_table(part, dtype)
+        return PanelTable(lay_out(rows, part.num_outputs, empty_panels), dtype)
 
 
 class Stored(FewBits):
     """Those of the checkpoint; tensors stored as floats, or in a type without a kernel, stay floats."""
 
-    def panels(self, part: StoredWeight, *, of_table: bool) -> PanelWeight | None:
-        chunks = part.quantized(PANELS_AT_ONCE * PANEL)
-        return None if chunks is None else lay_out(chunks, part.num_outputs)
+    def rows(self, part: StoredWeight, *, of_table: bool) -> Iterable[QuantizedRows] | None:
+        return part.quantized(PANELS_AT_ONCE * PANEL)
 
 
 class Rounded(FewBits):
@@ -82,12 +95,11 @@ class Rounded(FewBits):
         super().__init__(others)
         self._bits = bits
 
-    def panels(self, part: StoredWeight, *, of_table: bool) -> PanelWeight | None:
+    def rows(self, part: StoredWeight, *, of_table: bool) -> Iterable[QuantizedRows] | None:
         if part.num_inputs % GROUP_SIZE:
             return None
         bits = 8 if of_table else self._bits
-        chunks = part.floats(PANELS_AT_ONCE * PANEL)
-        return lay_out((round_rows(rows.numpy(), bits) for rows in chunks), part.num_outputs)
+        return (round_rows(rows.numpy(), bits) for rows in part.floats(PANELS_AT_ONCE * PANEL))
 
 
 class PanelTable:
@@ -105,25 +117,34 @@ class PanelTable:
         return quantized_linear(x, self._panels, output=output)
 
 
-def lay_out(chunks: Iterable[QuantizedRows], num_outputs: int) -> PanelWeight | None:
-    """Panels from their rows, PANELS_AT_ONCE in each chunk; None of no rows."""
+def lay_out(
+    chunks: Iterable[QuantizedRows], num_outputs: int, empty: Callable[[PanelLayout], PanelWeight]
+) -> PanelWeight:
+    """Panels from their rows, PANELS_AT_ONCE in each chunk."""
     weight: PanelWeight | None = None
     for number, rows in enumerate(chunks):
-        weight = weight or empty_panels(layout_of(rows, num_outputs))
+        weight = weight or empty(layout_of(rows, num_outputs))
         first = number * PANELS_AT_ONCE
         fill_panels(weight.panels.numpy()[first : first + PANELS_AT_ONCE], weight.layout, rows)
+    assert weight is not None
     return weight
 
 
-def _join(segments: list[Segment]) -> list[Segment]:
+def _join(segments: Sequence[Segment]) -> list[Segment]:
     """Neighbours of one layout become one segment: one call instead of several."""
-    joined = segments[:1]
-    for segment in segments[1:]:
-        before = joined[-1]
-        if isinstance(before.weight, PanelWeight) and isinstance(segment.weight, PanelWeight):
-            both = join_panels(before.weight, segment.weight)
-            if both is not None:
-                joined[-1] = Segment(before.first, segment.last, both)
-                continue
-        joined.append(segment)
-    return joined
+    runs: list[list[Segment]] = []
+    for segment in segments:
+        if runs and _can_follow(runs[-1][-1].weight, segment.weight):
+            runs[-1].append(segment)
+        else:
+            runs.append([segment])
+    return [
+        run[0] if len(run) == 1 else Segment(run[0].first, run[-1].last, join_panels([part.weight for part in run]))
+        for run in runs
+    ]
+
+
+def _can_follow(first: Any, second: Any) -> bool:
+    return (
+        isinstance(first, PanelWeight) and isinstance(second, PanelWeight) and can_follow(first.layout, second.layout)
+    )
