@@ -135,8 +135,8 @@ void ask_for(const AttentionCall& call, const Item& item, int64_t first, int64_t
     for (int64_t position = first; position < high && position < first + KEYS; position += layout.block_size) {
         int64_t offset = layout.region(table[position / layout.block_size], item.kv_head) * sizeof(typename Type::Value);
         for (int64_t at = 0; at < bytes; at += CACHE_LINE) {
-            __builtin_prefetch(static_cast<const uint8_t*>(call.key) + offset + at);
-            __builtin_prefetch(static_cast<const uint8_t*>(call.value) + offset + at);
+            prefetch(static_cast<const uint8_t*>(call.key) + offset + at);
+            prefetch(static_cast<const uint8_t*>(call.value) + offset + at);
         }
     }
 }
@@ -326,6 +326,10 @@ void write(const WriteCall& call, const Team& team) {
         int64_t block = call.slots[token] / layout.block_size, place = call.slots[token] % layout.block_size;
         const Value* key = static_cast<const Value*>(call.key) + token * call.key_stride;
         const Value* value = static_cast<const Value*>(call.value) + token * call.value_stride;
+        // A token's K lies on a line for each of its units: all are asked for before the first is written.
+        for (int head = 0; panels && head < layout.num_kv_heads; ++head)
+            for (int d = 0; d < layout.head_dim; d += Type::PER_UNIT)
+                __builtin_prefetch(static_cast<Value*>(call.key_cache) + layout.key_at(panels, Type::PER_UNIT, block, place, head, d), 1);
         for (int head = 0; head < layout.num_kv_heads; ++head)
             for (int d = 0; d < layout.head_dim; ++d) {
                 int64_t at = layout.key_at(panels, Type::PER_UNIT, block, place, head, d);

@@ -28,8 +28,7 @@ inline void multiply(const int32_t* x, int64_t num_units, const uint8_t* panels,
         for (int n = 0; n < N; ++n)
             for (int p = 0; p < PARTS; ++p)
                 weights[n * PARTS + p] = load_units(panels + n * panel_bytes + UNIT * (unit * PANEL + p * LANES));
-        if constexpr (M == 1)
-            for (int n = 0; n < N; ++n) prefetch(panels + n * panel_bytes + unit * UNIT * PANEL + AHEAD);
+        for (int n = 0; n < N; ++n) prefetch(panels + n * panel_bytes + unit * UNIT * PANEL + AHEAD);
         for (int i = 0; i < M; ++i)
             for (int p = 0; p < N * PARTS; ++p) sums[i][p] = Type::add_products(sums[i][p], weights[p], x[unit * M + i]);
     }

@@ -99,11 +99,12 @@ T* at(uintptr_t address) {
     return reinterpret_cast<T*>(address);
 }
 
-// Into the program, or at once where there is none. `num_tokens` is Program::add's.
+// Into the program, or at once where there is none. `num_tokens` and `weight` are Program::add's.
 template <typename Call>
-void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& call, int64_t num_tokens = 0) {
+void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& call, int64_t num_tokens = 0,
+            Range weight = {nullptr, 0}) {
     auto bound = [kernel, call](const Team& team) { kernel(call, team); };
-    if (program) return program->add(bound, num_tokens);
+    if (program) return program->add(bound, num_tokens, weight);
     nb::gil_scoped_release released;
     run_on_team(num_threads, bound);
 }
@@ -142,9 +143,20 @@ LinearRows linear_rows(const Rows& x, const Rows& bias, const Rows& y, uintptr_t
             std::get<1>(x),           std::get<1>(y),              std::get<2>(x),           std::get<2>(bias), std::get<2>(y)};
 }
 
+int64_t whole(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+Range memory_of(const DenseWeight& weight) {
+    int64_t num_units = weight.bfloat16 ? whole(weight.num_inputs, 2) : weight.num_inputs;
+    return {weight.panels, whole(weight.num_outputs, PANEL) * PANEL * num_units * UNIT};
+}
+
+Range memory_of(const QuantizedWeight& weight) {
+    return {weight.panels, whole(weight.num_outputs, PANEL) * weight.panel_bytes};
+}
+
 void dense_linear(Program* program, const std::string& isa, const DenseWeight& weight, const Rows& x, const Rows& bias,
                   const Rows& y, uintptr_t scratch, int64_t num_rows, int num_threads) {
-    submit(program, num_threads, set_named(isa).dense_linear, DenseCall{weight, linear_rows(x, bias, y, scratch, num_rows)});
+    submit(program, num_threads, set_named(isa).dense_linear, DenseCall{weight, linear_rows(x, bias, y, scratch, num_rows)}, 0, memory_of(weight));
 }
 
 void dense_rows(Program* program, const std::string& isa, const DenseWeight& weight, uintptr_t indices, int64_t num_indices,
@@ -161,7 +173,7 @@ void pack_panels(const std::string& isa, uintptr_t memory, int64_t num_panels, i
 void quantized_linear(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x,
                       const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, int num_threads) {
     submit(program, num_threads, set_named(isa).quantized_linear,
-           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows)});
+           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows)}, 0, memory_of(weight));
 }
 
 void panel_rows(Program* program, const std::string& isa, const QuantizedWeight& weight, uintptr_t indices,

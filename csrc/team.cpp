@@ -1,5 +1,7 @@
 #include "team.h"
 
+#include <algorithm>
+
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
@@ -19,9 +21,30 @@ inline void pause() {
 #endif
 }
 
+constexpr int64_t LINE = 64;
+constexpr int64_t MOST_AHEAD = 256 << 10;  // of a second cache of 512 KiB and more
+
+// A member's part of a range, asked for line by line.
+class Ahead {
+public:
+    Ahead(const Team& team, Range range)
+        : next_(static_cast<const char*>(range.begin) + range.num_bytes * team.thread / team.size),
+          end_(next_ + std::min(range.num_bytes / team.size, MOST_AHEAD)) {}
+
+    void ask() {
+        if (next_ >= end_) return;
+        __builtin_prefetch(next_, 0, 2);
+        next_ += LINE;
+    }
+
+private:
+    const char* next_;
+    const char* end_;
+};
+
 }  // namespace
 
-void Team::wait() const {
+void Team::wait(Range next) const {
     if (size == 1) {
         meeting->next.store(0, std::memory_order_relaxed);
         return;
@@ -34,8 +57,10 @@ void Team::wait() const {
         if (meeting->num_asleep.load() > 0) meeting->round.notify_all();
         return;
     }
+    Ahead ahead(*this, next);
     for (int spin = 0; spin < SPINS; ++spin) {
         if (meeting->round.load(std::memory_order_acquire) != round) return;
+        ahead.ask();
         pause();
     }
     meeting->num_asleep.fetch_add(1);
@@ -57,12 +82,17 @@ void run_on_team(int num_threads, const std::function<void(const Team&)>& work) 
     work({0, 1, &meeting});
 }
 
+void Program::add(Kernel kernel, int64_t num_tokens, Range weight) {
+    for (auto step = steps_.rbegin(); step != steps_.rend() && !step->next.begin; ++step) step->next = weight;
+    steps_.push_back({std::move(kernel), num_tokens, weight, {nullptr, 0}});
+}
+
 void Program::run(int num_threads) const {
     run_on_team(num_threads, [this](const Team& team) {
         for (std::size_t i = 0; i < steps_.size(); ++i) {
             steps_[i].kernel(team);
             bool own = i + 1 < steps_.size() && steps_[i].num_tokens > 0 && steps_[i].num_tokens == steps_[i + 1].num_tokens;
-            if (!own) team.wait();
+            if (!own) team.wait(steps_[i].next);
         }
     });
 }

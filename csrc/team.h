@@ -16,13 +16,20 @@ struct Meeting {
     std::atomic<int64_t> next{0};
 };
 
+// Memory that is read soon, a part of it by each member.
+struct Range {
+    const void* begin;
+    int64_t num_bytes;
+};
+
 // One member. Compiled once, for every processor: nothing here may be inlined into an instruction set's files.
 struct Team {
     int thread, size;
     Meeting* meeting;
 
-    // Until all have come. What one wrote before is what the others read after.
-    void wait() const;
+    // Until all have come. What one wrote before is what the others read after. Who comes early asks for its part of
+    // `next` meanwhile: memory is what a decoding step waits for.
+    void wait(Range next = {nullptr, 0}) const;
     // The numbers from 0 on, each to one member, whoever asks first. Begins again after each `wait`.
     int64_t take() const;
 };
@@ -33,16 +40,21 @@ void run_on_team(int num_threads, const std::function<void(const Team&)>& work);
 // Kernels in a row with their arguments, recorded once and run many times by one team: a step of a model.
 class Program {
 public:
+    using Kernel = std::function<void(const Team&)>;
+
     // `num_tokens`: of a kernel that `share`s the tokens of a step and reads of other kernels only what concerns its own.
     // Neighbours of one number need not meet: each member finds what it wrote itself. Elsewhere 0.
-    void add(std::function<void(const Team&)> kernel, int64_t num_tokens) { steps_.push_back({std::move(kernel), num_tokens}); }
+    // `weight`: what the kernel `share`s and nobody changes.
+    void add(Kernel kernel, int64_t num_tokens, Range weight);
     void run(int num_threads) const;
     int64_t size() const { return static_cast<int64_t>(steps_.size()); }
 
 private:
     struct Step {
-        std::function<void(const Team&)> kernel;
+        Kernel kernel;
         int64_t num_tokens;
+        Range weight;
+        Range next;  // of the kernels after it, the first one's weight
     };
     std::vector<Step> steps_;
 };

@@ -65,6 +65,11 @@ class Recording(TorchDispatchMode):
         self.arena = arena
         self._translated = translated
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Else torch wraps `__torch_dispatch__` in its compiler, whose import takes as long as that of torch."""
+        return False
+
     def __enter__(self) -> Self:
         self.arena.settle()
         _current.recording = self
