@@ -206,38 +206,59 @@ inline Ints lane_numbers() {
     return lanes;
 }
 
-// From scores to weights under the largest score so far.
+constexpr float LOG2_E = 1.44269504f;
+
+// Weights as what they multiply: with bfloat16, whose rounding is 2^-9, four terms of the series suffice.
+template <typename Type>
+inline Floats weight_of(Floats x) {
+    return power_of_two<Type::PER_UNIT == 1 ? 7 : 4>(x);
+}
+
+inline void store_weights(float* to, Floats weights) { store(to, weights); }
+
+inline void store_weights(BFloat16* to, Floats weights) {
+#if defined(__AVX512BF16__)
+    __m256bh rounded = _mm512_cvtneps_pbh((__m512)weights);
+    std::memcpy(to, &rounded, sizeof rounded);
+#else
+    store(to, weights);
+#endif
+}
+
+// From scores to weights under the largest score so far. Scores count powers of two.
 template <typename Type>
 inline void weigh(const AttentionCall& call, Queries& queries, int n, int64_t first, Chunk& chunk) {
     // Of the chunk's keys this query sees those from `oldest` to `newest`.
     int newest = static_cast<int>(queries.position[n] - first < KEYS ? queries.position[n] - first : KEYS);
     int64_t before = call.window ? queries.position[n] - call.window + 1 - first : 0;
     int oldest = static_cast<int>(largest<int64_t>(0, before < KEYS ? before : KEYS));
+    bool capped = call.softcap > 0;
+    float scale = capped ? call.scale : call.scale * LOG2_E;
     float* scores = chunk.scores[n];
     Floats v[GROUPS], most = fill(NEGATIVE_INFINITY);
-    for (int group = 0; group < GROUPS; ++group) {
-        v[group] = load(scores + group * LANES) * call.scale;
-        if (call.softcap > 0) v[group] = soft_capped(v[group], call.softcap);
-        if (newest < KEYS - 1 || oldest > 0) {
+    for (int group = 0; group < GROUPS; ++group) v[group] = load(scores + group * LANES) * scale;
+    if (capped)
+        for (int group = 0; group < GROUPS; ++group) v[group] = soft_capped(v[group], call.softcap) * LOG2_E;
+    if (newest < KEYS - 1 || oldest > 0)
+        for (int group = 0; group < GROUPS; ++group) {
             Ints key = lane_numbers() + group * LANES;
             v[group] = (key > newest) | (key < oldest) ? fill(NEGATIVE_INFINITY) : v[group];
         }
-        most = max(most, v[group]);
-    }
+    for (int group = 0; group < GROUPS; ++group) most = max(most, v[group]);
     auto* weights = reinterpret_cast<typename Type::Value*>(scores);
     float peak = largest(queries.most[n], max_of(most));
     queries.kept[n] = 1.0f;
     if (peak == NEGATIVE_INFINITY) {  // nothing visible yet
-        for (int group = 0; group < GROUPS; ++group) store(weights + group * LANES, Floats{});
+        for (int group = 0; group < GROUPS; ++group) store_weights(weights + group * LANES, Floats{});
         return;
     }
     Floats sums = {};
     for (int group = 0; group < GROUPS; ++group) {
-        Floats weight = exp_of_negative(v[group] - peak);
-        store(weights + group * LANES, weight);
+        Floats weight = weight_of<Type>(v[group] - peak);
+        store_weights(weights + group * LANES, weight);
         sums += weight;
     }
-    queries.kept[n] = exp_of_negative(fill(queries.most[n] - peak))[0];
+    queries.kept[n] = weight_of<Type>(fill(queries.most[n] - peak))[0];
     queries.most[n] = peak;
     queries.total[n] = queries.total[n] * queries.kept[n] + sum_of(sums);
 }

@@ -14,8 +14,8 @@ namespace {
 // Rows and panels whose sums are in registers at one time.
 constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 5 : 2;
 constexpr int PANELS = LANES == 16 ? 3 : 1;
-// Rows that stay in a core's second cache while the panels pass: 256 rows of 576 bfloat16 are 288 KiB.
-constexpr int64_t BLOCK = 32 * ROWS;
+// Of rows that stay in a core's second cache while the panels pass.
+constexpr int64_t BLOCK_BYTES = 288 << 10;
 // Memory is asked for this much before it is needed: the processor's own guesses end with each page.
 constexpr int AHEAD = 4096;
 
@@ -72,10 +72,11 @@ void dense_linear(const DenseCall& call, const Team& team) {
         team.wait();
     }
     int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
-    int64_t num_blocks = (rows.num_rows + BLOCK - 1) / BLOCK, num_groups = (num_panels + PANELS - 1) / PANELS;
+    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (num_units * UNIT * ROWS)) * ROWS;
+    int64_t num_blocks = (rows.num_rows + block - 1) / block, num_groups = (num_panels + PANELS - 1) / PANELS;
     share(team, num_blocks * num_groups, [&](int64_t item) {
-        int64_t first_row = item / num_groups * BLOCK, panel = item % num_groups * PANELS;
-        int64_t num_rows = rows.num_rows - first_row < BLOCK ? rows.num_rows - first_row : BLOCK;
+        int64_t first_row = item / num_groups * block, panel = item % num_groups * PANELS;
+        int64_t num_rows = rows.num_rows - first_row < block ? rows.num_rows - first_row : block;
         const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes;
         at_once<PANELS>(panel, num_panels - panel, [&](int64_t, auto N) {
             in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {

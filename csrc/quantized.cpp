@@ -1,6 +1,6 @@
-// Activations become integers, with a scale for each group of inputs of each row: the largest of a group has 14 bits and a
-// sign, the others 7. One outlier then costs its neighbours nothing (docs/lab.md). Sums within a group are exact; the groups'
-// are added in float32 in their order. So a row's results have the same bits whatever the other rows are.
+// Activations become integers of 7 bits and a sign, with a scale for each group of inputs of each row. Where one of a group is
+// far larger than the others it has 14 bits, and then costs its neighbours nothing (docs/lab.md). Sums within a group are
+// exact; the groups' are added in float32 in their order. So a row's results have the same bits whatever the other rows are.
 #include "quantized.h"
 
 #include <cmath>
@@ -13,7 +13,11 @@ namespace {
 
 constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 2 : 1;  // whose sums are in registers at one time
 constexpr float MOST = 127.0f;                              // of a code
-constexpr int OUTLIER = 128;                                // what the outlier's second code counts
+constexpr int OUTLIER = 128;                                // what an outlier's second code counts
+constexpr float APART = 1.5f;                               // so many times as large as the others is an outlier
+
+// Of rows that stay in a core's second cache while the panels pass.
+constexpr int64_t BLOCK_BYTES = 256 << 10;
 
 // Memory is asked for this much before it is needed: the processor's own guesses end with each page.
 constexpr int AHEAD = 6144;
@@ -28,7 +32,7 @@ struct Group {
     float scales[M];
     float sums[M];          // of the codes, scaled
     int32_t minus_zero[M];  // what the weights' zero takes from the products
-    int32_t outliers[M];    // a unit of zeros but for the second code of the group's largest value
+    int32_t outliers[M];    // a unit of zeros but for the outlier's second code; 0 where there is none
     int32_t outlier_units[M];
 };
 
@@ -52,9 +56,11 @@ inline Bytes load_bytes(const uint8_t* from) {
 }
 
 // Adds to each lane the sum of its four products of an unsigned and a signed byte; `x` holds the same four in each lane.
-inline Ints add_products(Ints sums, Bytes weights, int32_t x) {
+inline Ints add_products(Ints sums, Bytes weights, const int32_t& x) {
 #if defined(__AVX512VNNI__)
-    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(x));
+    // As an intrinsic it costs a second instruction, which loads x (docs/lab.md).
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(weights), "m"(x));
+    return sums;
 #else
     // Products of sixteen bits, two to a sum, never overflow 32 bits.
     Shorts even = (Shorts)(Ints{} + x) << 8 >> 8, odd = (Shorts)(Ints{} + x) >> 8;
@@ -98,19 +104,16 @@ inline Floats load_small(const uint8_t* from) {
     return __builtin_convertvector(__builtin_convertvector(v, Ints), Floats);
 }
 
-// The codes of one group of one panel, a register a unit and part.
-template <int BITS, int UNITS>
-inline void load_codes(const uint8_t* from, Bytes (&codes)[UNITS][PARTS]) {
+// The codes of two units of a group.
+template <int BITS>
+inline void load_pair(const uint8_t* from, int pair, int part, Bytes& first, Bytes& second) {
     if constexpr (BITS == 4) {
-        for (int pair = 0; pair < UNITS / 2; ++pair)
-            for (int p = 0; p < PARTS; ++p) {
-                Bytes both = load_bytes(from + UNIT * (pair * PANEL + p * LANES));
-                codes[2 * pair][p] = both & 0x0f;
-                codes[2 * pair + 1][p] = (Bytes)((Shorts)both >> 4) & 0x0f;
-            }
+        Bytes both = load_bytes(from + UNIT * (pair * PANEL + part * LANES));
+        first = both & 0x0f;
+        second = (Bytes)((Shorts)both >> 4) & 0x0f;
     } else {
-        for (int u = 0; u < UNITS; ++u)
-            for (int p = 0; p < PARTS; ++p) codes[u][p] = load_bytes(from + UNIT * (u * PANEL + p * LANES));
+        first = load_bytes(from + UNIT * (2 * pair * PANEL + part * LANES));
+        second = load_bytes(from + UNIT * ((2 * pair + 1) * PANEL + part * LANES));
     }
 }
 
@@ -122,9 +125,10 @@ inline Bytes codes_of_unit(const uint8_t* from, int unit, int part) {
     return (Bytes)((Shorts)both >> (unit % 2 * 4)) & 0x0f;
 }
 
-// M rows times the weights of one panel.
+// M rows times the weights of one panel. The `first` rows find them in memory, the others in the cache.
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, int M>
-void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* groups, const uint8_t* panel, Floats (&y)[M][PARTS]) {
+void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* groups, const uint8_t* panel, bool first,
+              Floats (&y)[M][PARTS]) {
     constexpr int CODE_BYTES = UNITS * UNIT * PANEL * BITS / 8;
     const uint8_t* header = panel + weight.header_offset;
     int64_t num_groups = weight.num_inputs / weight.group_size;
@@ -140,39 +144,33 @@ void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* g
         for (int64_t index = block; index < block + (BLOCKS ? weight.groups_per_block : 1); ++index) {
             const Group<M>& group = groups[index];
             const uint8_t* from = panel + index * CODE_BYTES;
-            if constexpr (M == 1) {
+            if (first) {
                 for (int line = 0; line < CODE_BYTES; line += 64) prefetch(from + AHEAD + line);
                 prefetch(header + 2 * weight.panel_bytes);
             }
-            Ints sums[M][PARTS], outliers[M][PARTS];
+            Ints sums[M][PARTS];
             for (int i = 0; i < M; ++i)
                 for (int p = 0; p < PARTS; ++p) sums[i][p] = Ints{} + group.minus_zero[i];
-            if constexpr (M == 1) {
-                Bytes codes[UNITS][PARTS];
-                load_codes<BITS>(from, codes);
-                for (int u = 0; u < UNITS; ++u)
-                    for (int p = 0; p < PARTS; ++p) sums[0][p] = add_products(sums[0][p], codes[u][p], x[u]);
-                for (int p = 0; p < PARTS; ++p)
-                    outliers[0][p] = add_products(Ints{}, codes_of_unit<BITS>(from, group.outlier_units[0], p), group.outliers[0]);
-            } else {
-                alignas(64) uint8_t codes[UNITS][UNIT * PANEL];
-                for (int u = 0; u < UNITS; ++u)
-                    for (int p = 0; p < PARTS; ++p) {
-                        Bytes bytes = codes_of_unit<BITS>(from, u, p);
-                        std::memcpy(codes[u] + UNIT * p * LANES, &bytes, sizeof bytes);
-                        for (int i = 0; i < M; ++i) sums[i][p] = add_products(sums[i][p], bytes, x[u * M + i]);
-                    }
-                for (int i = 0; i < M; ++i)
-                    for (int p = 0; p < PARTS; ++p)
-                        outliers[i][p] = add_products(Ints{}, load_bytes(codes[group.outlier_units[i]] + UNIT * p * LANES), group.outliers[i]);
+            for (int pair = 0; pair < UNITS / 2; ++pair) {
+                Bytes codes[2][PARTS];
+                for (int p = 0; p < PARTS; ++p) load_pair<BITS>(from, pair, p, codes[0][p], codes[1][p]);
+                for (int u = 0; u < 2; ++u)
+                    for (int i = 0; i < M; ++i)
+                        for (int p = 0; p < PARTS; ++p)
+                            sums[i][p] = add_products(sums[i][p], codes[u][p], x[(2 * pair + u) * M + i]);
+            }
+            for (int i = 0; i < M; ++i) {
+                if (!group.outliers[i]) continue;
+                for (int p = 0; p < PARTS; ++p) {
+                    Bytes codes = codes_of_unit<BITS>(from, group.outlier_units[i], p);
+                    sums[i][p] += add_products(Ints{}, codes, group.outliers[i]) * OUTLIER;
+                }
             }
             x += UNITS * M;
             for (int p = 0; p < PARTS; ++p) {
                 Floats scale = BLOCKS ? d[p] * load_small<int8_t>(header + p * LANES) : d[p];
-                for (int i = 0; i < M; ++i) {
-                    sums[i][p] += outliers[i][p] * OUTLIER;
+                for (int i = 0; i < M; ++i)
                     totals[i][p] += __builtin_convertvector(sums[i][p], Floats) * (scale * group.scales[i]);
-                }
                 if constexpr (MINIMUM) {
                     Floats minimum = BLOCKS ? m[p] * load_small<int8_t>(header + PANEL + p * LANES) : m[p];
                     for (int i = 0; i < M; ++i) totals[i][p] += minimum * group.sums[i];
@@ -220,7 +218,9 @@ void quantize(const T* from, int32_t* codes, Group<M>& group, int i, int zero) {
     for (int n = 0; n < COUNT; ++n) store(lanes + n * LANES, size[n]);
     lanes[place] = 0.0f;
     for (int n = 0; n < COUNT; ++n) rest = max(rest, load(lanes + n * LANES));
-    float scale = largest(max_of(rest) / MOST, outlier / (MOST * OUTLIER));
+    float others = max_of(rest);
+    bool apart = outlier > APART * others;
+    float scale = apart ? largest(others / MOST, outlier / (MOST * OUTLIER)) : outlier / MOST;
     // Adding and subtracting 1.5 * 2^23 rounds to an integer.
     constexpr float ROUND = 12582912.0f;
     float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;  // below, it would overflow
@@ -236,7 +236,7 @@ void quantize(const T* from, int32_t* codes, Group<M>& group, int i, int zero) {
     }
     int32_t sum = 0;
     for (int lane = 0; lane < LANES; ++lane) sum += total[lane];
-    int32_t second = (whole[place] + OUTLIER / 2) >> 7;
+    int32_t second = apart ? (whole[place] + OUTLIER / 2) >> 7 : 0;
     small[place] = static_cast<int8_t>(whole[place] - second * OUTLIER);
     for (int u = 0; u < UNITS; ++u) std::memcpy(codes + u * M, small + u * UNIT, UNIT);
     group.scales[i] = scale + not_finite;
@@ -266,11 +266,15 @@ void linear(const QuantizedCall& call, const Team& team) {
     if (call.rows.x_bfloat16) quantize_rows<BFloat16, UNITS>(call, x, team);
     else quantize_rows<float, UNITS>(call, x, team);
     team.wait();
-    share(team, (weight.num_outputs + PANEL - 1) / PANEL, [&](int64_t index) {
+    int64_t row_bytes = weight.num_inputs + x.num_groups * sizeof(Group<1>);
+    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (row_bytes * ROWS)) * ROWS;
+    int64_t num_blocks = (x.num_rows + block - 1) / block, num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
+    share(team, num_blocks * num_panels, [&](int64_t item) {
+        int64_t first = item / num_panels * block, index = item % num_panels;
         const uint8_t* panel = weight.panels + index * weight.panel_bytes;
-        in_groups<ROWS>(0, x.num_rows, [&](int64_t row, auto M) {
+        in_groups<ROWS>(first, x.num_rows - first < block ? x.num_rows - first : block, [&](int64_t row, auto M) {
             Floats y[M][PARTS];
-            multiply<BITS, UNITS, MINIMUM, BLOCKS, M>(weight, x.codes<M>(row), x.groups<M>(row), panel, y);
+            multiply<BITS, UNITS, MINIMUM, BLOCKS, M>(weight, x.codes<M>(row), x.groups<M>(row), panel, row == first, y);
             store_rows(call.rows, weight.num_outputs, row, index * PANEL, y, 0);
         });
     });

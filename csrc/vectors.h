@@ -117,6 +117,28 @@ inline Floats exp_of_negative(Floats x) {
     return x < SMALLEST ? Floats{} : y;
 }
 
+// 2^x for x <= 0: 2^n 2^r with |r| <= 1/2, 2^r by so many terms of its series after the first. Below -1000: 0.
+template <int TERMS>
+inline Floats power_of_two(Floats x) {
+    constexpr float FACTORS[] = {1.0f,          0.693147180f,   0.240226507f,   0.0555041087f,
+                                 0.00961812911f, 0.00133335581f, 1.54035304e-4f, 1.52527338e-5f};
+    Floats bounded = max(x, fill(-1000.0f));
+#if defined(__AVX512F__)
+    Floats n = (Floats)_mm512_maskz_roundscale_ps(0xffff, (__m512)bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    bounded = max(bounded, fill(-126.0f));
+    Floats n = (bounded + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23
+#endif
+    Floats r = bounded - n, p = fill(FACTORS[TERMS]);
+    for (int term = TERMS - 1; term >= 0; --term) p = p * r + FACTORS[term];
+#if defined(__AVX512F__)
+    return (Floats)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
+#else
+    Floats y = p * (Floats)((__builtin_convertvector(n, Ints) + 127) << 23);
+    return x < -126.0f ? Floats{} : y;
+#endif
+}
+
 template <int STEP, std::size_t... LANE>
 inline void exchange(Floats& upper, Floats& lower, std::index_sequence<LANE...>) {
     Floats mixed = __builtin_shufflevector(upper, lower, ((LANE & STEP) ? LANES + LANE - STEP : LANE)...);

@@ -44,7 +44,8 @@ def scales(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor
     sizes = groups.abs()
     largest, place = sizes.max(-1, keepdim=True)
     rest = sizes.scatter(-1, place, 0.0).amax(-1, keepdim=True)
-    return groups, torch.maximum(rest / 127, largest / (127 * 128))
+    apart = torch.maximum(rest / 127, largest / (127 * 128))
+    return groups, torch.where(largest > 1.5 * rest, apart, largest / 127)
 
 
 def rounded(x: torch.Tensor, group_size: int) -> torch.Tensor:
