@@ -17,8 +17,10 @@
     void quantized_linear(const QuantizedCall&, const Team&);   \
     void panel_rows(const PanelRowsCall&, const Team&);         \
     void rms_norm(const NormCall&, const Team&);                \
+    void layer_norm(const NormCall&, const Team&);              \
     void rope(const RopeCall&, const Team&);                    \
     void gated(const GateCall&, const Team&);                   \
+    void activate(const ActivateCall&, const Team&);            \
     void write_kv_float32(const WriteCall&, const Team&);       \
     void write_kv_bfloat16(const WriteCall&, const Team&);      \
     void add(const AddCall&, const Team&);                      \

@@ -1,22 +1,95 @@
 """Attention of encoders: every token of a text sees every other, texts stand side by side, no KV is kept.
 
-A step holds whole texts, so nothing is masked or padded: each text is one dense product of its own.
+A step holds whole texts, so nothing is masked or padded: each text is computed by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
 
 from quire.attention.backend import ALL_DTYPES, AttentionCapabilities, AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
+from quire.core.native import has_native_module
+from quire.kernels import native
 
 
 def no_cache() -> LayerKVCache:
     """What encoder layers get where a decoder's get their cache."""
     return LayerKVCache(torch.empty(0), torch.empty(0))
+
+
+BLOCK_SIZE = 16
+"""Tokens: the fewest whose K and V the native kernel reads without copying them (csrc/kv_cache.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlocks:
+    """K and V of one layer at a time, in blocks of which each text has its own."""
+
+    cache: LayerKVCache
+    block_tables: torch.Tensor
+    slots: torch.Tensor
+    query_starts: torch.Tensor
+    lengths: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: ForwardBatch, key: torch.Tensor) -> TextBlocks:
+        """For all layers of a step; `key` is one's K [T, num_kv_heads, head_dim]."""
+        num_blocks = [-(-length // BLOCK_SIZE) for length in batch.context_lens]
+        last_blocks = torch.tensor(list(accumulate(num_blocks)))
+        first_blocks = last_blocks - torch.tensor(num_blocks)
+        lengths = torch.tensor(batch.context_lens)
+        shape = (sum(num_blocks), BLOCK_SIZE, *key.shape[1:])
+        return cls(
+            LayerKVCache(torch.empty(shape, dtype=key.dtype), torch.empty(shape, dtype=key.dtype)),
+            # Past a text's end are numbers of no block of its own: the kernel does not look at them.
+            first_blocks.unsqueeze(1) + torch.arange(max(num_blocks)),
+            (first_blocks * BLOCK_SIZE).repeat_interleave(lengths) + batch.positions,
+            torch.tensor(batch.query_starts),
+            lengths,
+        )
+
+
+class CpuEncoderBackend:
+    """The native kernel of decoders, over K and V that live as long as a layer: a text's bits depend on it alone."""
+
+    name = "cpu"
+    capabilities = AttentionCapabilities(
+        # None where the kernels were not built: never chosen.
+        dtypes=native.DTYPES if has_native_module() else frozenset(),
+        sliding_window=False,
+        logit_softcap=False,
+        bitwise_dtypes=native.DTYPES,
+    )
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cache: LayerKVCache,
+        shape: AttentionShape,
+        batch: ForwardBatch,
+    ) -> torch.Tensor:
+        if self.name not in batch.scratch:
+            batch.scratch[self.name] = TextBlocks.of(batch, key)
+        texts: TextBlocks = batch.scratch[self.name]
+        native.write_kv(key, value, texts.cache.key, texts.cache.value, texts.slots)
+        return native.paged_attention(
+            query,
+            texts.cache.key,
+            texts.cache.value,
+            texts.block_tables,
+            texts.query_starts,
+            texts.lengths,
+            scale=shape.scale,
+            causal=False,
+        ).flatten(1)
 
 
 class TorchEncoderBackend:
