@@ -6,6 +6,7 @@
 #include "quantized.h"
 #include "row_ops.h"
 #include "team.h"
+#include "text_blocks.h"
 
 #define QUIRE_KERNELS(ISA)                                      \
     namespace quire::ISA {                                      \
@@ -23,6 +24,8 @@
     void activate(const ActivateCall&, const Team&);            \
     void write_kv_float32(const WriteCall&, const Team&);       \
     void write_kv_bfloat16(const WriteCall&, const Team&);      \
+    void write_texts_float32(const TextBlocksCall&, const Team&); \
+    void write_texts_bfloat16(const TextBlocksCall&, const Team&); \
     void add(const AddCall&, const Team&);                      \
     void gather(const GatherCall&, const Team&);                \
     void scale(const ScaleCall&, const Team&);                  \

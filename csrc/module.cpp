@@ -40,6 +40,8 @@ struct InstructionSet {
     Kernel<ScaleCall> scale;
     Kernel<NormCall> layer_norm;
     Kernel<ActivateCall> activate;
+    Kernel<TextBlocksCall> write_texts_float32;
+    Kernel<TextBlocksCall> write_texts_bfloat16;
 };
 
 #define QUIRE_SET(ISA, PRESENT)                                                                      \
@@ -47,7 +49,7 @@ struct InstructionSet {
      ISA::dense_linear, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
      ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale,  \
-     ISA::layer_norm,  ISA::activate}
+     ISA::layer_norm,  ISA::activate,    ISA::write_texts_float32, ISA::write_texts_bfloat16}
 
 #if defined(__x86_64__)
 bool has_avx512() {
@@ -234,6 +236,17 @@ void write_kv(Program* program, const std::string& isa, bool bfloat16, uintptr_t
            bfloat16 ? set.write_kv_bfloat16 : set.write_kv_float32, call, num_tokens);
 }
 
+void write_texts(Program* program, const std::string& isa, bool bfloat16, uintptr_t key, int64_t key_stride, uintptr_t value,
+                 int64_t value_stride, uintptr_t key_blocks, uintptr_t value_blocks, uintptr_t starts, int64_t num_blocks,
+                 int64_t block_size, int num_kv_heads, int head_dim, int num_threads) {
+    TextBlocksCall call{at<void>(key),       at<void>(value), at<void>(key_blocks), at<void>(value_blocks),
+                        at<int64_t>(starts), key_stride,      value_stride,         num_blocks,
+                        {block_size, num_kv_heads, head_dim}};
+    const InstructionSet& set = set_named(isa);
+    submit(program, threads_for(2 * num_blocks * block_size * num_kv_heads * head_dim, num_threads),
+           bfloat16 ? set.write_texts_bfloat16 : set.write_texts_float32, call);
+}
+
 void add(Program* program, const std::string& isa, const Strided& x, const Strided& z, const Strided& y,
          int64_t num_tokens, int64_t width, bool bfloat16, int num_threads) {
     AddCall call{vectors(x), vectors(z), vectors(y), num_tokens, width, bfloat16};
@@ -313,6 +326,10 @@ NB_MODULE(_native, module) {
     module.def("write_kv", &write_kv, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"),
                nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_cache"),
                nb::arg("value_cache"), nb::arg("slots"), nb::arg("num_tokens"), nb::arg("block_size"),
+               nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("num_threads"));
+    module.def("write_texts", &write_texts, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"),
+               nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_blocks"),
+               nb::arg("value_blocks"), nb::arg("starts"), nb::arg("num_blocks"), nb::arg("block_size"),
                nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("num_threads"));
     module.def("add", &add, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("z"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));

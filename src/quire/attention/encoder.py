@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from quire.attention.backend import ALL_DTYPES, AttentionCapabilities, Attention
 from quire.attention.forward_batch import ForwardBatch
 from quire.core.native import has_native_module
 from quire.kernels import native
+from quire.kernels.native_texts import BLOCK_SIZE, write_texts
 
 
 def no_cache() -> LayerKVCache:
@@ -23,35 +24,32 @@ def no_cache() -> LayerKVCache:
     return LayerKVCache(torch.empty(0), torch.empty(0))
 
 
-BLOCK_SIZE = 16
-"""Tokens: the fewest whose K and V the native kernel reads without copying them (csrc/kv_cache.h)."""
-
-
 @dataclass(frozen=True, slots=True)
 class TextBlocks:
-    """K and V of one layer at a time, in blocks of which each text has its own."""
+    """Blocks for K and V of one layer at a time; each text has its own. `starts` are their first tokens, and T."""
 
-    cache: LayerKVCache
+    key: torch.Tensor
+    value: torch.Tensor
+    starts: torch.Tensor
     block_tables: torch.Tensor
-    slots: torch.Tensor
     query_starts: torch.Tensor
     lengths: torch.Tensor
 
     @classmethod
     def of(cls, batch: ForwardBatch, key: torch.Tensor) -> TextBlocks:
         """For all layers of a step; `key` is one's K [T, num_kv_heads, head_dim]."""
-        num_blocks = [-(-length // BLOCK_SIZE) for length in batch.context_lens]
-        last_blocks = torch.tensor(list(accumulate(num_blocks)))
-        first_blocks = last_blocks - torch.tensor(num_blocks)
-        lengths = torch.tensor(batch.context_lens)
-        shape = (sum(num_blocks), BLOCK_SIZE, *key.shape[1:])
+        firsts = [range(text.start, text.stop, BLOCK_SIZE) for text in _texts(batch)]
+        starts = [*chain.from_iterable(firsts), batch.num_tokens]
+        first_blocks = torch.tensor([0, *accumulate(map(len, firsts))][:-1])
+        shape = (len(starts) - 1, BLOCK_SIZE, *key.shape[1:])
         return cls(
-            LayerKVCache(torch.empty(shape, dtype=key.dtype), torch.empty(shape, dtype=key.dtype)),
-            # Past a text's end are numbers of no block of its own: the kernel does not look at them.
-            first_blocks.unsqueeze(1) + torch.arange(max(num_blocks)),
-            (first_blocks * BLOCK_SIZE).repeat_interleave(lengths) + batch.positions,
+            torch.empty(shape, dtype=key.dtype),
+            torch.empty(shape, dtype=key.dtype),
+            torch.tensor(starts),
+            # Behind a text's last block stand others' numbers: the kernel does not look there.
+            first_blocks.unsqueeze(1) + torch.arange(max(map(len, firsts))),
             torch.tensor(batch.query_starts),
-            lengths,
+            torch.tensor(batch.context_lens),
         )
 
 
@@ -79,11 +77,11 @@ class CpuEncoderBackend:
         if self.name not in batch.scratch:
             batch.scratch[self.name] = TextBlocks.of(batch, key)
         texts: TextBlocks = batch.scratch[self.name]
-        native.write_kv(key, value, texts.cache.key, texts.cache.value, texts.slots)
+        write_texts(key, value, texts.key, texts.value, texts.starts)
         return native.paged_attention(
             query,
-            texts.cache.key,
-            texts.cache.value,
+            texts.key,
+            texts.value,
             texts.block_tables,
             texts.query_starts,
             texts.lengths,
