@@ -277,7 +277,7 @@ void read_queries(const AttentionCall& call, const Item& item, Queries& queries)
             for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
             queries.most[n] = NEGATIVE_INFINITY;
             queries.total[n] = 0;
-            queries.position[n] = start + token;
+            queries.position[n] = call.causal ? start + token : call.context_lens[item.row] - 1;
         }
     }
     queries.count = n;

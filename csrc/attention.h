@@ -22,6 +22,7 @@ struct AttentionCall {
     float scale;
     float softcap;   // 0: none
     int64_t window;  // keys a query sees, itself included; 0: all before it
+    bool causal;     // else a query sees all keys of its row
 };
 
 // K and V of each of T tokens to its slot: block * block_size + place.

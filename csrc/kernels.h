@@ -6,6 +6,7 @@
 #include "quantized.h"
 #include "row_ops.h"
 #include "team.h"
+#include "text_blocks.h"
 
 #define QUIRE_KERNELS(ISA)                                      \
     namespace quire::ISA {                                      \
@@ -17,10 +18,14 @@
     void quantized_linear(const QuantizedCall&, const Team&);   \
     void panel_rows(const PanelRowsCall&, const Team&);         \
     void rms_norm(const NormCall&, const Team&);                \
+    void layer_norm(const NormCall&, const Team&);              \
     void rope(const RopeCall&, const Team&);                    \
     void gated(const GateCall&, const Team&);                   \
+    void activate(const ActivateCall&, const Team&);            \
     void write_kv_float32(const WriteCall&, const Team&);       \
     void write_kv_bfloat16(const WriteCall&, const Team&);      \
+    void write_texts_float32(const TextBlocksCall&, const Team&); \
+    void write_texts_bfloat16(const TextBlocksCall&, const Team&); \
     void add(const AddCall&, const Team&);                      \
     void gather(const GatherCall&, const Team&);                \
     void scale(const ScaleCall&, const Team&);                  \

@@ -38,13 +38,18 @@ struct InstructionSet {
     Kernel<AddCall> add;
     Kernel<GatherCall> gather;
     Kernel<ScaleCall> scale;
+    Kernel<NormCall> layer_norm;
+    Kernel<ActivateCall> activate;
+    Kernel<TextBlocksCall> write_texts_float32;
+    Kernel<TextBlocksCall> write_texts_bfloat16;
 };
 
 #define QUIRE_SET(ISA, PRESENT)                                                                      \
     InstructionSet{#ISA,             PRESENT, true,    ISA::attention_float32, ISA::attention_bfloat16,            \
      ISA::dense_linear, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
-     ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale}
+     ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale,  \
+     ISA::layer_norm,  ISA::activate,    ISA::write_texts_float32, ISA::write_texts_bfloat16}
 
 #if defined(__x86_64__)
 bool has_avx512() {
@@ -115,7 +120,7 @@ int threads_for(int64_t num_values, int num_threads) { return num_values < 16384
 void attend(Program* program, const std::string& isa, bool bfloat16, uintptr_t query, int64_t query_stride, uintptr_t key,
             uintptr_t value, uintptr_t output, uintptr_t block_tables, int64_t max_blocks, uintptr_t query_starts,
             uintptr_t context_lens, int64_t num_rows, int64_t block_size, int num_heads, int num_kv_heads, int head_dim,
-            float scale, float softcap, int64_t window, int num_threads) {
+            float scale, float softcap, int64_t window, bool causal, int num_threads) {
     AttentionCall call{at<void>(query),
                        at<void>(key),
                        at<void>(value),
@@ -130,7 +135,8 @@ void attend(Program* program, const std::string& isa, bool bfloat16, uintptr_t q
                        num_heads,
                        scale,
                        softcap,
-                       window};
+                       window,
+                       causal};
     const InstructionSet& set = set_named(isa);
     submit(program, num_threads, bfloat16 ? set.attention_bfloat16 : set.attention_float32, call);
 }
@@ -191,8 +197,20 @@ Vectors vectors(const Strided& strided) {
 
 void rms_norm(Program* program, const std::string& isa, const Strided& x, uintptr_t weight, const Strided& y,
               int64_t num_tokens, int64_t num_heads, int64_t width, float eps, bool bfloat16, int num_threads) {
-    NormCall call{vectors(x), vectors(y), at<void>(weight), num_tokens, num_heads, width, eps, bfloat16};
+    NormCall call{vectors(x), vectors(y), at<void>(weight), nullptr, num_tokens, num_heads, width, eps, bfloat16};
     submit(program, threads_for(num_tokens * num_heads * width, num_threads), set_named(isa).rms_norm, call, num_tokens);
+}
+
+void layer_norm(Program* program, const std::string& isa, const Strided& x, uintptr_t weight, uintptr_t bias, const Strided& y,
+                int64_t num_tokens, int64_t num_heads, int64_t width, float eps, bool bfloat16, int num_threads) {
+    NormCall call{vectors(x), vectors(y), at<void>(weight), at<void>(bias), num_tokens, num_heads, width, eps, bfloat16};
+    submit(program, threads_for(num_tokens * num_heads * width, num_threads), set_named(isa).layer_norm, call, num_tokens);
+}
+
+void activate(Program* program, const std::string& isa, const Strided& x, const Strided& y, int64_t num_tokens, int64_t width,
+              Activation activation, bool bfloat16, int num_threads) {
+    ActivateCall call{vectors(x), vectors(y), num_tokens, width, activation, bfloat16};
+    submit(program, threads_for(4 * num_tokens * width, num_threads), set_named(isa).activate, call, num_tokens);
 }
 
 void rope(Program* program, const std::string& isa, const Strided& x, uintptr_t cos, uintptr_t sin, int64_t num_tokens,
@@ -216,6 +234,17 @@ void write_kv(Program* program, const std::string& isa, bool bfloat16, uintptr_t
     const InstructionSet& set = set_named(isa);
     submit(program, threads_for(2 * num_tokens * num_kv_heads * head_dim, num_threads),
            bfloat16 ? set.write_kv_bfloat16 : set.write_kv_float32, call, num_tokens);
+}
+
+void write_texts(Program* program, const std::string& isa, bool bfloat16, uintptr_t key, int64_t key_stride, uintptr_t value,
+                 int64_t value_stride, uintptr_t key_blocks, uintptr_t value_blocks, uintptr_t starts, int64_t num_blocks,
+                 int64_t block_size, int num_kv_heads, int head_dim, int num_threads) {
+    TextBlocksCall call{at<void>(key),       at<void>(value), at<void>(key_blocks), at<void>(value_blocks),
+                        at<int64_t>(starts), key_stride,      value_stride,         num_blocks,
+                        {block_size, num_kv_heads, head_dim}};
+    const InstructionSet& set = set_named(isa);
+    submit(program, threads_for(2 * num_blocks * block_size * num_kv_heads * head_dim, num_threads),
+           bfloat16 ? set.write_texts_bfloat16 : set.write_texts_float32, call);
 }
 
 void add(Program* program, const std::string& isa, const Strided& x, const Strided& z, const Strided& y,
@@ -246,6 +275,7 @@ NB_MODULE(_native, module) {
         .def("__len__", &Program::size);
     nb::enum_<Activation>(module, "Activation")
         .value("silu", Activation::silu)
+        .value("gelu", Activation::gelu)
         .value("gelu_tanh", Activation::gelu_tanh)
         .value("relu", Activation::relu);
     module.def("instruction_sets", &names);
@@ -253,7 +283,8 @@ NB_MODULE(_native, module) {
                nb::arg("query"), nb::arg("query_stride"), nb::arg("key"), nb::arg("value"), nb::arg("output"),
                nb::arg("block_tables"), nb::arg("max_blocks"), nb::arg("query_starts"), nb::arg("context_lens"),
                nb::arg("num_rows"), nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"),
-               nb::arg("head_dim"), nb::arg("scale"), nb::arg("softcap"), nb::arg("window"), nb::arg("num_threads"));
+               nb::arg("head_dim"), nb::arg("scale"), nb::arg("softcap"), nb::arg("window"), nb::arg("causal"),
+               nb::arg("num_threads"));
     nb::class_<DenseWeight>(module, "DenseWeight")
         .def("__init__",
              [](DenseWeight* self, uintptr_t panels, int64_t num_inputs, int64_t num_outputs, bool bfloat16) {
@@ -283,6 +314,11 @@ NB_MODULE(_native, module) {
     module.def("rms_norm", &rms_norm, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("weight"),
                nb::arg("y"), nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("width"), nb::arg("eps"),
                nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("layer_norm", &layer_norm, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("x"),
+               nb::arg("weight"), nb::arg("bias"), nb::arg("y"), nb::arg("num_tokens"), nb::arg("num_heads"),
+               nb::arg("width"), nb::arg("eps"), nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("activate", &activate, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
+               nb::arg("num_tokens"), nb::arg("width"), nb::arg("activation"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("rope", &rope, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("cos"), nb::arg("sin"),
                nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("half"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("gated", &gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("gate"), nb::arg("up"), nb::arg("y"),
@@ -290,6 +326,10 @@ NB_MODULE(_native, module) {
     module.def("write_kv", &write_kv, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"),
                nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_cache"),
                nb::arg("value_cache"), nb::arg("slots"), nb::arg("num_tokens"), nb::arg("block_size"),
+               nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("num_threads"));
+    module.def("write_texts", &write_texts, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"),
+               nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_blocks"),
+               nb::arg("value_blocks"), nb::arg("starts"), nb::arg("num_blocks"), nb::arg("block_size"),
                nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("num_threads"));
     module.def("add", &add, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("z"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));

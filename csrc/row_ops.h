@@ -14,6 +14,7 @@ struct Vectors {
 struct NormCall {
     Vectors x, y;
     const void* weight;  // [D]
+    const void* bias;    // [D], or null; of layer_norm alone
     int64_t num_tokens, num_heads, width;
     float eps;
     bool bfloat16;
@@ -28,11 +29,19 @@ struct RopeCall {
     bool bfloat16;
 };
 
-enum class Activation { silu, gelu_tanh, relu };
+enum class Activation { silu, gelu, gelu_tanh, relu };
 
 // y = activation(gate) * up, each [T, D].
 struct GateCall {
     Vectors gate, up, y;
+    int64_t num_tokens, width;
+    Activation activation;
+    bool bfloat16;
+};
+
+// y = activation(x), each [T, D].
+struct ActivateCall {
+    Vectors x, y;
     int64_t num_tokens, width;
     Activation activation;
     bool bfloat16;

@@ -37,6 +37,20 @@ def tiny_gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.tiny_models import save_tiny_gpt2
+
+    return save_tiny_gpt2(tmp_path_factory.mktemp("tiny-gpt2"))
+
+
+@pytest.fixture(scope="session")
+def tiny_opt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.tiny_models import save_tiny_opt
+
+    return save_tiny_opt(tmp_path_factory.mktemp("tiny-opt"))
+
+
+@pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random three-layer BERT with a WordPiece tokenizer, made for texts of 40 tokens (it has 48 positions)."""
     from tests.tiny_models import save_sentence_transformer, save_tiny_bert

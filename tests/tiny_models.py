@@ -12,8 +12,12 @@ from transformers import (
     BertModel,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
     PreTrainedModel,
 )
 
@@ -87,6 +91,49 @@ def save_tiny_gemma(directory: Path, seed: int = 0) -> Path:
     return save_model(Gemma3ForCausalLM(config), directory)
 
 
+def save_tiny_gpt2(directory: Path) -> Path:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=VOCAB_SIZE,
+        n_embd=64,
+        n_layer=2,
+        n_head=8,
+        n_positions=512,
+        initializer_range=0.3,
+        bos_token_id=256,
+        eos_token_id=256,
+    )
+    return save_model(with_random_norms(GPT2LMHeadModel(config)), directory)
+
+
+def save_tiny_opt(directory: Path) -> Path:
+    """As the 350m model is: norms after the residual, and an embedding of another width."""
+    torch.manual_seed(0)
+    config = OPTConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        ffn_dim=96,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        max_position_embeddings=512,
+        word_embed_proj_dim=32,
+        do_layer_norm_before=False,
+        init_std=0.3,
+        bos_token_id=256,
+        eos_token_id=256,
+    )
+    return save_model(with_random_norms(OPTForCausalLM(config)), directory)
+
+
+def with_random_norms(model: PreTrainedModel) -> PreTrainedModel:
+    """Norms and biases are random too, where transformers starts them at 1 and 0."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+    return model
+
+
 BERT_VOCAB_SIZE = 64
 BERT_CONTEXT = 48
 
@@ -126,7 +173,6 @@ def save_sentence_transformer(directory: Path, *, mode: str, normalize: bool, ma
 
 
 def save_tiny_bert(directory: Path, seed: int = 0, **fields: object) -> PreTrainedModel:
-    """Norms and biases are random too, where transformers starts them at 1 and 0."""
     torch.manual_seed(seed)
     sizes = {
         "vocab_size": BERT_VOCAB_SIZE,
@@ -137,11 +183,7 @@ def save_tiny_bert(directory: Path, seed: int = 0, **fields: object) -> PreTrain
         "max_position_embeddings": BERT_CONTEXT,
         "initializer_range": 0.3,
     }
-    model = BertModel(BertConfig(**(sizes | fields))).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter += 0.2 * torch.randn_like(parameter)
+    model = with_random_norms(BertModel(BertConfig(**(sizes | fields))).eval())
     model.save_pretrained(directory)
     save_word_pieces(directory)
     return model

@@ -167,6 +167,24 @@ def test_samples_of_one_request_equal_requests_of_their_own(model: Path, engine:
     assert len({tuple(sample.token_ids) for sample in forked}) > 1
 
 
+@pytest.mark.parametrize("kernels", [name for name in ENGINES if name != "reference"])
+@pytest.mark.parametrize("family", ["tiny_gpt2", "tiny_opt"])
+@pytest.mark.skipif(not has_native_module(), reason="no native kernels")
+def test_layer_norm_ungated_activations_and_learned_positions(
+    family: str, kernels: str, request: pytest.FixtureRequest
+) -> None:
+    """Families of other operators: alone, from Python, in a batch, in chunks, on one thread and on two."""
+    model, params, config = request.getfixturevalue(family), PROBE_PARAMS[1], ENGINES[kernels]
+    expected = alone(model, params, config, enforce_eager=True)
+    for change in ({"max_num_batched_tokens": 23, "max_num_seqs": 5}, {"num_threads": 1}, {"num_threads": 2}):
+        with LLM(str(model), **{**config, **change}, enable_prefix_caching=False) as llm:
+            assert answer(llm.generate(PROBE, params, use_tqdm=False)[0]) == expected, change
+            for num_neighbours, position in ((1, 0), (6, 4)):
+                assert among(llm, params, num_neighbours, position) == expected, (change, num_neighbours)
+            programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
+            assert programs._programs, "its steps were not recorded"
+
+
 @pytest.mark.nightly
 @pytest.mark.real
 def test_real_model(smollm2: str, engine: Engine) -> None:

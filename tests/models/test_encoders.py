@@ -11,6 +11,7 @@ from tests.tiny_models import BERT_CONTEXT, BERT_VOCAB_SIZE, save_tiny_bert
 
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
+from quire.core.native import has_native_module
 from quire.errors import CheckpointError
 from quire.kernels.select import select_ops
 from quire.models.registry import Encoder, load_encoder
@@ -24,6 +25,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     "one-head": {"num_attention_heads": 1},
     "coarse-eps": {"layer_norm_eps": 1e-2},
 }
+NATIVE = pytest.param(
+    "cpu", marks=pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+)
 LENGTHS = [1, 17, 5, BERT_CONTEXT, 5, 2]
 
 
@@ -42,7 +46,7 @@ def hidden_states(encoder: Encoder, rows: list[list[int]]) -> list[torch.Tensor]
     return list(encoder.forward(pack(rows)).split([len(row) for row in rows]))
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("backend", ["reference", "torch", NATIVE])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_hidden_states_match_transformers(variant: str, backend: str, tmp_path: Path) -> None:
     """Texts of many lengths in one step, each against transformers alone."""
@@ -55,9 +59,10 @@ def test_hidden_states_match_transformers(variant: str, backend: str, tmp_path: 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_reference_gives_a_text_the_same_bits_in_any_company(dtype: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["reference", NATIVE])
+def test_a_text_has_the_same_bits_in_any_company(backend: str, dtype: torch.dtype, tmp_path: Path) -> None:
     save_tiny_bert(tmp_path)
-    encoder = load(tmp_path, "reference", dtype)
+    encoder = load(tmp_path, backend, dtype)
     rows = texts()
     together = hidden_states(encoder, rows)
     for i, row in enumerate(rows):

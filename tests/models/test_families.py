@@ -10,6 +10,7 @@ from tests.models.paged_run import all_logits, load
 from tests.models.random_checkpoints import CONFIGS, VOCAB_SIZE, oracle_logits, save_checkpoint
 
 from quire.checkpoint.checkpoint import open_checkpoint
+from quire.core.native import has_native_module
 
 # Decoding, chunks that end inside and at the border of blocks and windows, and a prompt in one piece.
 LENGTHS_AND_CHUNKS = [(5, 1), (40, 7), (33, 8), (50, 64)]
@@ -20,7 +21,12 @@ def random_rows() -> list[list[int]]:
     return [torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length, _ in LENGTHS_AND_CHUNKS]
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch"])
+NATIVE = pytest.param(
+    "cpu", marks=pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+)
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", NATIVE])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_match_transformers(name: str, backend: str, tmp_path: Path) -> None:
     oracle = save_checkpoint(name, tmp_path)

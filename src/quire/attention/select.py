@@ -6,14 +6,18 @@ import torch
 
 from quire.attention.backend import AttentionBackend
 from quire.attention.cpu_backend import CpuBackend
-from quire.attention.encoder import ReferenceEncoderBackend, TorchEncoderBackend
+from quire.attention.encoder import CpuEncoderBackend, ReferenceEncoderBackend, TorchEncoderBackend
 from quire.attention.reference import ReferenceBackend
 from quire.attention.torch_backend import TorchBackend
 from quire.checkpoint.model_config import ModelConfig
 from quire.errors import UnsupportedModelError
 
 BACKENDS: tuple[AttentionBackend, ...] = (CpuBackend(), TorchBackend(), ReferenceBackend())
-ENCODER_BACKENDS: tuple[AttentionBackend, ...] = (TorchEncoderBackend(), ReferenceEncoderBackend())
+ENCODER_BACKENDS: tuple[AttentionBackend, ...] = (
+    CpuEncoderBackend(),
+    TorchEncoderBackend(),
+    ReferenceEncoderBackend(),
+)
 
 
 def select_backend(name: str, dtype: torch.dtype, config: ModelConfig) -> AttentionBackend:

@@ -19,8 +19,8 @@ from quire.errors import InvalidRequestError
 from quire.kernels.recording import Arena, NotRecordable, Recording, current_recording, empty
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
-GATES = frozenset({"silu", "gelu_tanh", "relu"})
-"""Activations that `gated` has."""
+GATES = frozenset({"silu", "gelu", "gelu_tanh", "relu"})
+"""Activations that `gated` and `native_rows.activate` have."""
 
 
 _chosen: list[str] = []
@@ -56,15 +56,18 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     logit_softcap: float | None = None,
+    causal: bool = True,
     instruction_set: str | None = None,
 ) -> torch.Tensor:
-    """Causal attention of T tokens in R rows over KV in blocks (csrc/attention.cpp) -> [T, num_heads, head_dim].
+    """Attention of T tokens in R rows over KV in blocks (csrc/attention.cpp) -> [T, num_heads, head_dim].
 
     query [T, num_heads, head_dim]; key, value [num_blocks, block_size, num_kv_heads, head_dim], of one dtype of DTYPES,
     written by `write_kv`: within a block the order is the kernel's own (csrc/kv_cache.h); int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].
+    Not `causal`: a token sees all of its row, which has no window then.
     A token's result has the same bits whatever else is in the step, with any number of threads.
     """
     num_tokens, num_heads, head_dim = query.shape
+    assert causal or window is None
     _, block_size, num_kv_heads, _ = key.shape
     assert key.is_contiguous()
     assert value.is_contiguous()
@@ -99,6 +102,7 @@ def paged_attention(
         scale=scale,
         softcap=logit_softcap or 0.0,
         window=window or 0,
+        causal=causal,
         num_threads=torch.get_num_threads(),
     )
     return output

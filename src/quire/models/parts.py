@@ -78,8 +78,8 @@ class ModelParts:
 
     def positions(self, name: str) -> Embedding:
         shape = (self.config.num_positions, self.config.hidden_size)
-        table = DenseTable(self._ops, self._loader.take(f"{name}.weight", shape))
-        return Embedding(table, self.config.position_offset)
+        table = self._loader.take(f"{name}.weight", shape)
+        return Embedding(DenseTable(self._ops, table[self.config.position_offset :]))
 
     def table(self, name: str, num_rows: int) -> torch.Tensor:
         """[num_rows, D]."""

@@ -84,9 +84,15 @@ def load_model(
     return _load(FAMILIES[checkpoint.config.family], checkpoint, dtype, ops, attention, quantization)
 
 
-def load_encoder(checkpoint: Checkpoint, dtype: torch.dtype, ops: Ops, attention: AttentionBackend) -> Encoder:
+def load_encoder(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    ops: Ops,
+    attention: AttentionBackend,
+    quantization: Quantization = "none",
+) -> Encoder:
     """Raises CheckpointError where files and config do not fit together."""
-    return _load(ENCODERS[checkpoint.config.family], checkpoint, dtype, ops, attention, "none")
+    return _load(ENCODERS[checkpoint.config.family], checkpoint, dtype, ops, attention, quantization)
 
 
 def _load(

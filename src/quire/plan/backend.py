@@ -18,7 +18,7 @@ ResolvedBackend = Literal["cpu", "torch", "reference"]
 def choose_backend(
     config: EngineConfig, model: ModelConfig, machine: Machine, dtype: ResolvedDType
 ) -> tuple[ResolvedBackend, str | None]:
-    """`cpu` where its kernels were built, for decoders of the dtypes they have; `torch` elsewhere.
+    """`cpu` where its kernels were built, for models of the dtypes they have; `torch` elsewhere.
 
     With the reason, where it was not given. Raises InvalidRequestError for a `cpu` that cannot be.
     """
@@ -88,8 +88,6 @@ def check_quantization(
 def _native_lack(model: ModelConfig, machine: Machine, dtype: ResolvedDType) -> str | None:
     if not machine.native_kernels:
         return "the native kernels, which are faster, were not built; install a C++ compiler and quire again"
-    if model.is_encoder:
-        return "the native kernels have no attention for encoders"
     if model.num_heads > MAX_HEADS_PER_KV_HEAD * model.num_kv_heads:
         return f"native attention takes at most {MAX_HEADS_PER_KV_HEAD} query heads a KV head"
     if dtype == "float16":

@@ -11,6 +11,7 @@ from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
+from quire.kernels import native
 from quire.kernels.select import select_ops
 from quire.layers.pooling import pool, shorten_and_normalize
 from quire.models.registry import load_encoder
@@ -21,11 +22,14 @@ from quire.worker.worker import DTYPES
 class EncodeWorker:
     def __init__(self, config: WorkerConfig) -> None:
         torch.set_num_threads(config.num_threads)
+        if config.instruction_set is not None:
+            native.use_instruction_set(config.instruction_set)
         checkpoint = open_checkpoint(config.model)
         dtype = DTYPES[config.dtype]
         attention = select_backend(config.backend, dtype, checkpoint.config)
         with memory_for_loading():
-            self._model = load_encoder(checkpoint, dtype, select_ops(config.backend), attention)
+            ops = select_ops(config.backend)
+            self._model = load_encoder(checkpoint, dtype, ops, attention, config.quantization)
 
     @torch.inference_mode()
     def execute(self, plan: EncodePlan) -> EncodeResult:
