@@ -1,7 +1,8 @@
 // Flash attention (Dao et al. 2022) over paged KV (Kwon et al. 2023): any mix of prefill chunks and decodes.
 //
-// One item of work is a few queries of one row and one KV head. It walks over the keys in chunks of KEYS, whose borders
-// depend on positions alone. Sums are float32; a weight e^(score - most) has the cache's type when it meets the values.
+// One item of work is a few queries of one KV head. It walks over the keys in chunks of KEYS, whose borders depend on
+// positions alone. Rows whose tables begin with the same blocks, as after a common prefix, are one item: they see these
+// keys together, once, and then each its own (cascade attention: Ye et al. 2024). Sums are float32; a weight e^(score - most) has the cache's type when it meets the values.
 // Every query's additions have one order, whatever else is in its item, its step or its thread: the bits of a row do not
 // depend on the batch or on how a prompt was cut.
 #include "attention.h"
@@ -25,17 +26,24 @@ constexpr int MAX_QUERIES = 64;
 constexpr int CACHE_LINE = 64;
 constexpr float NEGATIVE_INFINITY = -INFINITY;
 
+// Tokens of one row of the step.
+struct Part {
+    int64_t row, first, last;
+};
+
+// Neighbouring parts, all of which see the `shared` keys that their rows begin with.
 struct Item {
-    int64_t row, first, last;  // tokens of the step
-    int kv_head;
+    const Part* parts;
+    int num_parts, kv_head;
+    int64_t shared;
 };
 
 // What an item keeps: its queries and what they have seen so far.
 struct Queries {
-    int count, width;             // width: head_dim, rounded up to whole vectors
+    int width;                    // head_dim, rounded up to whole vectors
     int num_units;                // of a query
-    int32_t* values;              // [count, num_units]
-    float* output;                // [count, width], not yet divided by `total`
+    int32_t* values;              // [MAX_QUERIES, num_units]
+    float* output;                // [MAX_QUERIES, width], not yet divided by `total`
     float most[MAX_QUERIES];      // the largest score
     float total[MAX_QUERIES];     // sum of e^(score - most)
     float kept[MAX_QUERIES];      // what the last chunk left of the sums before it
@@ -58,11 +66,11 @@ typename Type::Value* as_values(int32_t* units) { return reinterpret_cast<typena
 
 // Positions [low, high) of a chunk that begins at `first`, one by one. What lies outside becomes zero.
 template <typename Type>
-void copy_chunk(const AttentionCall& call, const Item& item, int64_t first, int64_t low, int64_t high, Chunk& chunk) {
+void copy_chunk(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk& chunk) {
     constexpr int PER_UNIT = Type::PER_UNIT;
     using Value = typename Type::Value;
     const KVLayout& layout = call.layout;
-    const int64_t* table = call.block_tables + item.row * call.max_blocks;
+    const int64_t* table = call.block_tables + row * call.max_blocks;
     bool panels = layout.panels(PER_UNIT);
     int num_units = (layout.head_dim + PER_UNIT - 1) / PER_UNIT;
     std::memset(chunk.copied_keys, 0, sizeof(int32_t) * num_units * KEYS);
@@ -70,9 +78,9 @@ void copy_chunk(const AttentionCall& call, const Item& item, int64_t first, int6
     for (int64_t position = largest(first, low); position < high && position < first + KEYS; ++position) {
         int64_t block = table[position / layout.block_size], place = position % layout.block_size, key = position - first;
         for (int d = 0; d < layout.head_dim; ++d) {
-            int64_t from = layout.key_at(panels, PER_UNIT, block, place, item.kv_head, d);
+            int64_t from = layout.key_at(panels, PER_UNIT, block, place, kv_head, d);
             as_values<Type>(chunk.copied_keys)[(d / PER_UNIT * KEYS + key) * PER_UNIT + d % PER_UNIT] = static_cast<const Value*>(call.key)[from];
-            from = layout.value_at(panels, PER_UNIT, block, place, item.kv_head, d);
+            from = layout.value_at(panels, PER_UNIT, block, place, kv_head, d);
             as_values<Type>(chunk.copied_values)[(key / PER_UNIT * layout.head_dim + d) * PER_UNIT + key % PER_UNIT] =
                 static_cast<const Value*>(call.value)[from];
         }
@@ -98,17 +106,17 @@ void copy_seen(int64_t begin, int64_t end, int unit, int head_dim, Chunk& chunk)
 
 // Points into the cache where that holds panels; else copies.
 template <typename Type>
-void find(const AttentionCall& call, const Item& item, int64_t first, int64_t low, int64_t high, Chunk& chunk) {
+void find(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk& chunk) {
     constexpr int PER_UNIT = Type::PER_UNIT;
     const KVLayout& layout = call.layout;
     int64_t begin = largest(first, low) - first, end = high - first < KEYS ? high - first : KEYS;
     chunk.first_unit = static_cast<int>(begin / PER_UNIT);
     chunk.last_unit = static_cast<int>((end + PER_UNIT - 1) / PER_UNIT);
-    if (!layout.panels(PER_UNIT)) return copy_chunk<Type>(call, item, first, low, high, chunk);
-    const int64_t* table = call.block_tables + item.row * call.max_blocks;
+    if (!layout.panels(PER_UNIT)) return copy_chunk<Type>(call, row, kv_head, first, low, high, chunk);
+    const int64_t* table = call.block_tables + row * call.max_blocks;
     auto region = [&](const void* cache, int64_t position) {
         int64_t block = table[position / layout.block_size];
-        return static_cast<const int32_t*>(cache) + layout.region(block, item.kv_head) / PER_UNIT;
+        return static_cast<const int32_t*>(cache) + layout.region(block, kv_head) / PER_UNIT;
     };
     chunk.key_stride = layout.block_size;
     for (int group = 0; group < GROUPS; ++group) {
@@ -127,13 +135,13 @@ void find(const AttentionCall& call, const Item& item, int64_t first, int64_t lo
 
 // What the next chunk reads is on its way while this one is computed.
 template <typename Type>
-void ask_for(const AttentionCall& call, const Item& item, int64_t first, int64_t high) {
+void ask_for(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t high) {
     const KVLayout& layout = call.layout;
     if (!layout.panels(Type::PER_UNIT)) return;
-    const int64_t* table = call.block_tables + item.row * call.max_blocks;
+    const int64_t* table = call.block_tables + row * call.max_blocks;
     int64_t bytes = layout.head_size() * sizeof(typename Type::Value);
     for (int64_t position = first; position < high && position < first + KEYS; position += layout.block_size) {
-        int64_t offset = layout.region(table[position / layout.block_size], item.kv_head) * sizeof(typename Type::Value);
+        int64_t offset = layout.region(table[position / layout.block_size], kv_head) * sizeof(typename Type::Value);
         for (int64_t at = 0; at < bytes; at += CACHE_LINE) {
             prefetch(static_cast<const uint8_t*>(call.key) + offset + at);
             prefetch(static_cast<const uint8_t*>(call.value) + offset + at);
@@ -263,66 +271,114 @@ inline void weigh(const AttentionCall& call, Queries& queries, int n, int64_t fi
     queries.total[n] = queries.total[n] * queries.kept[n] + sum_of(sums);
 }
 
+// The queries of one part, from the place `n` on; returns how many.
 template <typename Type>
-void read_queries(const AttentionCall& call, const Item& item, Queries& queries) {
-    int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim;
-    int64_t start = call.context_lens[item.row] - call.query_starts[item.row + 1];
-    int n = 0;
-    for (int64_t token = item.first; token < item.last; ++token) {
+int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n, Queries& queries) {
+    int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim, begin = n;
+    int64_t start = call.context_lens[part.row] - call.query_starts[part.row + 1];
+    for (int64_t token = part.first; token < part.last; ++token) {
         const auto* from = static_cast<const typename Type::Value*>(call.query) + token * call.query_stride;
-        for (int head = item.kv_head * heads; head < (item.kv_head + 1) * heads; ++head, ++n) {
+        for (int head = kv_head * heads; head < (kv_head + 1) * heads; ++head, ++n) {
             int32_t* to = queries.values + n * queries.num_units;
             to[queries.num_units - 1] = 0;
             std::memcpy(to, from + head * head_dim, head_dim * sizeof(typename Type::Value));
             for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
             queries.most[n] = NEGATIVE_INFINITY;
             queries.total[n] = 0;
-            queries.position[n] = call.causal ? start + token : call.context_lens[item.row] - 1;
+            queries.position[n] = call.causal ? start + token : call.context_lens[part.row] - 1;
         }
     }
-    queries.count = n;
+    return n - begin;
 }
 
 template <typename Type>
-void write_output(const AttentionCall& call, const Item& item, const Queries& queries) {
+void write_output(const AttentionCall& call, const Part& part, int kv_head, int begin, const Queries& queries) {
     int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim;
-    for (int n = 0; n < queries.count; ++n) {
-        int64_t row = (item.first + n / heads) * call.num_heads + item.kv_head * heads + n % heads;
+    int count = static_cast<int>(part.last - part.first) * heads;
+    for (int n = 0; n < count; ++n) {
+        int64_t row = (part.first + n / heads) * call.num_heads + kv_head * heads + n % heads;
         auto* to = static_cast<typename Type::Value*>(call.output) + row * head_dim;
         for (int d = 0; d < queries.width; d += LANES)
-            store_part(to + d, load(queries.output + n * queries.width + d) / queries.total[n], head_dim - d);
+            store_part(to + d, load(queries.output + (begin + n) * queries.width + d) / queries.total[begin + n], head_dim - d);
+    }
+}
+
+// Queries [begin, begin + count) meet the keys [low, end) of a row, whose chunks begin at `first`.
+template <typename Type>
+void walk(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t end, int begin, int count,
+          Queries& queries, Chunk& chunk) {
+    for (; first < end; first += KEYS) {
+        find<Type>(call, row, kv_head, first, low, end, chunk);
+        ask_for<Type>(call, row, kv_head, first + KEYS, end);
+        for (int group = 0; group < GROUPS; group += VECTORS)
+            in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { score<Type, N, VECTORS>(queries, n, group, chunk); });
+        for (int n = begin; n < begin + count; ++n) weigh<Type>(call, queries, n, first, chunk);
+        in_groups<QUERIES>(begin, begin + count,
+                           [&](int n, auto N) { add_all_values<Type, N>(queries, n, call.layout.head_dim, chunk); });
     }
 }
 
 template <typename Type>
 void attend(const AttentionCall& call, const Item& item, Queries& queries, Chunk& chunk) {
-    read_queries<Type>(call, item, queries);
-    int64_t oldest = queries.position[0], end = queries.position[queries.count - 1] + 1;
-    int64_t low = call.window ? largest<int64_t>(0, oldest - call.window + 1) : 0;
-    for (int64_t first = low / KEYS * KEYS; first < end; first += KEYS) {
-        find<Type>(call, item, first, low, end, chunk);
-        ask_for<Type>(call, item, first + KEYS, end);
-        for (int group = 0; group < GROUPS; group += VECTORS)
-            in_groups<QUERIES>(0, queries.count, [&](int n, auto N) { score<Type, N, VECTORS>(queries, n, group, chunk); });
-        for (int n = 0; n < queries.count; ++n) weigh<Type>(call, queries, n, first, chunk);
-        in_groups<QUERIES>(0, queries.count, [&](int n, auto N) { add_all_values<Type, N>(queries, n, call.layout.head_dim, chunk); });
+    int counts[MAX_QUERIES], count = 0;
+    for (int p = 0; p < item.num_parts; ++p)
+        count += counts[p] = read_queries<Type>(call, item.parts[p], item.kv_head, count, queries);
+    walk<Type>(call, item.parts[0].row, item.kv_head, 0, 0, item.shared, 0, count, queries, chunk);
+    for (int p = 0, begin = 0; p < item.num_parts; begin += counts[p++]) {
+        const Part& part = item.parts[p];
+        int64_t end = queries.position[begin + counts[p] - 1] + 1;
+        int64_t low = call.window ? largest<int64_t>(0, queries.position[begin] - call.window + 1) : 0;
+        int64_t first = largest(low / KEYS * KEYS, item.shared);
+        walk<Type>(call, part.row, item.kv_head, first, low, end, begin, counts[p], queries, chunk);
+        write_output<Type>(call, part, item.kv_head, begin, queries);
     }
-    write_output<Type>(call, item, queries);
 }
 
-std::vector<Item> cut(const AttentionCall& call) {
+// Keys that both parts' rows begin with and that all of their tokens see, in whole chunks.
+int64_t common_keys(const AttentionCall& call, const Part& a, const Part& b) {
+    if (call.window || !call.causal || call.layout.block_size > KEYS || KEYS % call.layout.block_size) return 0;
+    auto seen = [&](const Part& part) { return call.context_lens[part.row] - call.query_starts[part.row + 1] + part.first + 1; };
+    int64_t most = largest<int64_t>(0, seen(a) < seen(b) ? seen(a) : seen(b)) / call.layout.block_size, count = 0;
+    const int64_t *table = call.block_tables + a.row * call.max_blocks, *other = call.block_tables + b.row * call.max_blocks;
+    while (count < most && table[count] == other[count]) ++count;
+    return count * call.layout.block_size / KEYS * KEYS;
+}
+
+std::vector<Part> parts_of(const AttentionCall& call) {
     int tokens = largest(1, MAX_QUERIES / (call.num_heads / call.layout.num_kv_heads));
-    std::vector<Item> items;
+    std::vector<Part> parts;
     for (int64_t row = 0; row < call.num_rows; ++row)
         for (int64_t last = call.query_starts[row + 1]; last > call.query_starts[row]; last -= tokens)
-            for (int kv_head = 0; kv_head < call.layout.num_kv_heads; ++kv_head)
-                items.push_back({row, largest(call.query_starts[row], last - tokens), last, kv_head});
+            parts.push_back({row, largest(call.query_starts[row], last - tokens), last});
+    return parts;
+}
+
+// Neighbours that share keys go together, as many as there is room for and as leave work for all members of the team.
+std::vector<Item> items_of(const AttentionCall& call, const std::vector<Part>& parts, const Team& team) {
+    int heads = call.num_heads / call.layout.num_kv_heads, num_parts = static_cast<int>(parts.size());
+    int pieces = (2 * team.size + call.layout.num_kv_heads - 1) / call.layout.num_kv_heads, most = (num_parts + pieces - 1) / pieces;
+    std::vector<Item> items;
+    for (int first = 0; first < num_parts;) {
+        int64_t shared = 0, tokens = parts[first].last - parts[first].first;
+        int last = first + 1;
+        for (; last < num_parts && last - first < most; ++last) {
+            tokens += parts[last].last - parts[last].first;
+            int64_t common = tokens * heads <= MAX_QUERIES ? common_keys(call, parts[first], parts[last]) : 0;
+            // A row that shares far less would let the others read theirs again.
+            if (common == 0 || 2 * common < shared) break;
+            shared = last == first + 1 || common < shared ? common : shared;
+        }
+        for (int kv_head = 0; kv_head < call.layout.num_kv_heads; ++kv_head)
+            items.push_back({&parts[first], last - first, kv_head, shared});
+        first = last;
+    }
     return items;
 }
 
 template <typename Type>
 void attention(const AttentionCall& call, const Team& team) {
-    std::vector<Item> items = cut(call);
+    std::vector<Part> parts = parts_of(call);
+    std::vector<Item> items = items_of(call, parts, team);
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT;
     int width = (head_dim + LANES - 1) / LANES * LANES;
     std::vector<Line> lines(num_lines(MAX_QUERIES * (width + num_units)) + 2 * num_lines(KEYS * head_dim) + 2);

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.attention.paged_rows import PagedRows, make_shape, make_tokens
+from tests.attention.paged_rows import PagedRows, Tokens, make_shape, make_tokens
 from tests.attention.test_torch_attention import SHAPES, assert_dense, assert_nan_stays_its_own, schedules
 from tests.kernels.guarded import guarded_outputs
 
@@ -83,6 +83,47 @@ def test_a_rows_bits_are_its_own(shape: AttentionShape, dtype: torch.dtype, inst
                 assert torch.equal(among.run(steps)[1], alone), (cuts, num_threads)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("block_size", [16, 5])
+def test_bits_are_those_of_rows_that_share_no_blocks(
+    block_size: int, shape: AttentionShape, dtype: torch.dtype, instruction_set: str
+) -> None:
+    """Rows after one prefix read its blocks together, those after another one theirs."""
+    common = [make_tokens(shape, length, seed=length, dtype=dtype) for length in (200, 330)]
+    rows = [joined(common[r // 4 % 2], make_tokens(shape, 7 + r, seed=r, dtype=dtype)) for r in range(10)]
+    threads = torch.get_num_threads()
+    try:
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            apart = PagedRows(backend(instruction_set), shape, rows, block_size=block_size)
+            together = PagedRows(backend(instruction_set), shape, rows, block_size=block_size, seed=3)
+            for r, row in enumerate(rows):
+                apart.step({r: len(row) - 7 - r})
+                shared = (len(row) - 7 - r) // block_size
+                if r in (0, 4):
+                    together.step({r: len(row) - 7 - r})
+                    continue
+                together.tables[r][:shared] = together.tables[r // 4 % 2 * 4][:shared]
+                together.num_computed[r] = shared * block_size
+                if len(row) - 7 - r > shared * block_size:
+                    together.step({r: len(row) - 7 - r - shared * block_size})
+            for counts in ({r: 3 + r % 2 for r in range(10)}, dict.fromkeys(range(10), 1)):
+                expected, found = apart.step(counts), together.step(counts)
+                assert all(torch.equal(found[r], expected[r]) for r in counts)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def joined(first: Tokens, second: Tokens) -> Tokens:
+    return Tokens(
+        torch.cat([first.query, second.query]),
+        torch.cat([first.key, second.key]),
+        torch.cat([first.value, second.value]),
+    )
 
 
 def test_another_rows_nan_stays_its_own() -> None:
