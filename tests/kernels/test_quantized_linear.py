@@ -13,8 +13,10 @@ from quire.checkpoint.gguf.block_codes import CODE_TYPES
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels import native
+from quire.kernels.dtype import dtype_of
 from quire.kernels.native_linear import panel_rows, quantized_linear
 from quire.kernels.panels import PANEL, PanelWeight, can_follow, empty_panels, fill_panels, join_panels, layout_of
+from quire.kernels.torch_on_arrays import as_torch
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -34,7 +36,7 @@ def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> 
     floats = torch.from_numpy(block_type.dequantize(blocks).reshape(num_outputs, -1))
     rows = CODE_TYPES[name].rows(blocks.reshape(num_outputs, num_blocks))
     weight = empty_panels(layout_of(rows, num_outputs))
-    fill_panels(weight.panels.numpy(), weight.layout, rows)
+    fill_panels(weight.panels.stored, weight.layout, rows)
     return weight, floats
 
 
@@ -98,8 +100,8 @@ def test_rows_come_back_as_the_type_defines_them(
     """Bit for bit in float32: nothing is rounded on the way into panels."""
     weight, floats = make_weight(name, num_outputs, num_blocks)
     indices = torch.randint(num_outputs, (num_indices,), generator=torch.Generator().manual_seed(num_blocks))
-    found = forced(instruction_set, lambda: panel_rows(weight, indices, dtype))
-    assert torch.equal(found, floats[indices].to(dtype))
+    found = forced(instruction_set, lambda: panel_rows(weight, indices, dtype_of(dtype)))
+    assert torch.equal(as_torch(found), floats[indices].to(dtype))
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -108,15 +110,15 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
     weight, _ = make_weight(name, 80, 512 // TYPES[name].num_values)
     x = torch.randn(70, 512, generator=torch.Generator().manual_seed(2))
     together = quantized_linear(x, weight, instruction_set=instruction_set)
-    threads = torch.get_num_threads()
+    threads = native.thread_count()
     try:
         for num_threads in (1, 2, 3):
-            torch.set_num_threads(num_threads)
+            native.use_num_threads(num_threads)
             for first, last in ((0, 1), (5, 6), (3, 12), (20, 53), (0, 70)):
                 alone = quantized_linear(x[first:last], weight, instruction_set=instruction_set)
                 assert torch.equal(alone, together[first:last])
     finally:
-        torch.set_num_threads(threads)
+        native.use_num_threads(threads)
 
 
 @given(

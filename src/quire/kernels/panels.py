@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from quire.checkpoint.quantized import QuantizedRows
+from quire.kernels.array import Array, empty_array
+from quire.kernels.dtype import DType
 from quire.kernels.weight_memory import empty_weight
 
 PANEL = 16
@@ -61,18 +62,18 @@ class PanelLayout:
 class PanelWeight:
     """[num_outputs, num_inputs], uint8 [num_panels, panel_bytes]; the first panel begins on a cache line."""
 
-    panels: torch.Tensor
+    panels: Array
     layout: PanelLayout
 
 
 def empty_panels(layout: PanelLayout) -> PanelWeight:
     """Memory for a weight; `fill_panels` writes it."""
-    return PanelWeight(empty_weight((layout.num_panels, layout.panel_bytes), torch.uint8), layout)
+    return PanelWeight(empty_weight((layout.num_panels, layout.panel_bytes), DType.UINT8), layout)
 
 
 def empty_part(layout: PanelLayout) -> PanelWeight:
-    """For what is soon joined with others: torch's own memory, which is aligned to a line as well."""
-    return PanelWeight(torch.empty(layout.num_panels, layout.panel_bytes, dtype=torch.uint8), layout)
+    """For what is soon joined with others: memory that goes back at once."""
+    return PanelWeight(empty_array((layout.num_panels, layout.panel_bytes), DType.UINT8), layout)
 
 
 def can_follow(first: PanelLayout, second: PanelLayout) -> bool:
@@ -85,7 +86,7 @@ def join_panels(parts: Sequence[PanelWeight]) -> PanelWeight:
     assert all(can_follow(before.layout, part.layout) for before, part in pairwise(parts))
     num_outputs = sum(part.layout.num_outputs for part in parts)
     joined = empty_panels(replace(parts[0].layout, num_outputs=num_outputs))
-    torch.cat([part.panels for part in parts], out=joined.panels)
+    np.concatenate([part.panels.stored for part in parts], out=joined.panels.stored)
     return joined
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import torch
-
+from quire.kernels.tensor import Tensor
 from quire.quantization.method import Table
 
 
 class Embedding:
-    """`offset` is added to each index (OPT's positions start at row 2)."""
+    __slots__ = ("table",)
 
-    __slots__ = ("offset", "table")
-
-    def __init__(self, table: Table, offset: int = 0) -> None:
+    def __init__(self, table: Table) -> None:
         self.table = table
-        self.offset = offset
 
-    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+    def forward(self, indices: Tensor) -> Tensor:
         """int64 [T] -> [T, D]."""
-        return self.table.rows(indices + self.offset if self.offset else indices)
+        return self.table.rows(indices)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from quire.checkpoint.quantized import QuantizedRows
+from quire.kernels.array import Array, empty_array
+from quire.kernels.dtype import DType
 from quire.kernels.native_linear import panel_rows, quantized_linear
 from quire.kernels.panels import (
     PANEL,
@@ -22,8 +22,8 @@ from quire.kernels.panels import (
     join_panels,
     layout_of,
 )
-from quire.kernels.recording import empty
-from quire.quantization.method import QuantMethod, StoredWeight, Table
+from quire.quantization.method import StoredWeight, Table
+from quire.quantization.panels import Panels
 from quire.quantization.rounding import GROUP_SIZE, round_rows
 
 PANELS_AT_ONCE = 8
@@ -42,14 +42,14 @@ class Segment:
 class FewBits(ABC):
     """What has no kernel in few bits is left to `others`."""
 
-    def __init__(self, others: QuantMethod) -> None:
+    def __init__(self, others: Panels) -> None:
         self._others = others
 
     @abstractmethod
     def rows(self, part: StoredWeight, *, of_table: bool) -> Iterable[QuantizedRows] | None:
         """A tensor's rows, PANELS_AT_ONCE panels of them at a time; None where it has to be left to `others`."""
 
-    def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> list[Segment]:
+    def load(self, parts: Sequence[StoredWeight], dtype: DType) -> list[Segment]:
         empty = empty_panels if len(parts) == 1 else empty_part
         segments: list[Segment] = []
         first = 0
@@ -60,18 +60,18 @@ class FewBits(ABC):
             first += part.num_outputs
         return _join(segments)
 
-    def apply(self, x: torch.Tensor, weight: list[Segment], bias: torch.Tensor | None) -> torch.Tensor:
-        y = empty((x.shape[0], weight[-1].last), x.dtype)
+    def apply(self, x: Array, weight: list[Segment], bias: Array | None) -> Array:
+        y = x.new_empty((x.shape[0], weight[-1].last))
         for segment in weight:
             part = slice(segment.first, segment.last)
             its_bias = None if bias is None else bias[part]
             if isinstance(segment.weight, PanelWeight):
                 quantized_linear(x, segment.weight, its_bias, y[:, part])
             else:
-                y[:, part] = self._others.apply(x, segment.weight, its_bias)
+                self._others.apply(x, segment.weight, its_bias, y[:, part])
         return y
 
-    def load_table(self, part: StoredWeight, dtype: torch.dtype) -> Table:
+    def load_table(self, part: StoredWeight, dtype: DType) -> Table:
         rows = self.rows(part, of_table=True)
         if rows is None:
             return self._others.load_table(part, dtype)
@@ -91,7 +91,7 @@ class Rounded(FewBits):
     Tables have 8 bits: with 4 the vocabulary's logits suffer most (docs/lab.md).
     """
 
-    def __init__(self, others: QuantMethod, bits: int) -> None:
+    def __init__(self, others: Panels, bits: int) -> None:
         super().__init__(others)
         self._bits = bits
 
@@ -99,21 +99,21 @@ class Rounded(FewBits):
         if part.num_inputs % GROUP_SIZE:
             return None
         bits = 8 if of_table else self._bits
-        return (round_rows(rows.numpy(), bits) for rows in part.floats(PANELS_AT_ONCE * PANEL))
+        return (round_rows(rows, bits) for rows in part.floats(PANELS_AT_ONCE * PANEL))
 
 
 class PanelTable:
     """A Table of few bits."""
 
-    def __init__(self, panels: PanelWeight, dtype: torch.dtype) -> None:
+    def __init__(self, panels: PanelWeight, dtype: DType) -> None:
         self._panels = panels
         self._dtype = dtype
 
-    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+    def rows(self, indices: Array) -> Array:
         return panel_rows(self._panels, indices, self._dtype)
 
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
-        output = empty((x.shape[0], self._panels.layout.num_outputs), torch.float32)
+    def logits(self, x: Array) -> Array:
+        output = empty_array((x.shape[0], self._panels.layout.num_outputs), DType.FLOAT32)
         return quantized_linear(x, self._panels, output=output)
 
 
@@ -125,7 +125,7 @@ def lay_out(
     for number, rows in enumerate(chunks):
         weight = weight or empty(layout_of(rows, num_outputs))
         first = number * PANELS_AT_ONCE
-        fill_panels(weight.panels.numpy()[first : first + PANELS_AT_ONCE], weight.layout, rows)
+        fill_panels(weight.panels.stored[first : first + PANELS_AT_ONCE], weight.layout, rows)
     assert weight is not None
     return weight
 

@@ -13,19 +13,19 @@ from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
 from quire.kernels.select import select_ops
 from quire.layers.pooling import pool, shorten_and_normalize
-from quire.models.registry import load_encoder
+from quire.models.encoders import load_encoder
 from quire.worker.host_memory import memory_for_loading
-from quire.worker.worker import DTYPES
 
 
 class EncodeWorker:
     def __init__(self, config: WorkerConfig) -> None:
-        torch.set_num_threads(config.num_threads)
         checkpoint = open_checkpoint(config.model)
-        dtype = DTYPES[config.dtype]
+        ops = select_ops(config.backend)
+        ops.use_num_threads(config.num_threads)
+        dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, dtype, checkpoint.config)
         with memory_for_loading():
-            self._model = load_encoder(checkpoint, dtype, select_ops(config.backend), attention)
+            self._model = load_encoder(checkpoint, dtype, ops, attention)
 
     @torch.inference_mode()
     def execute(self, plan: EncodePlan) -> EncodeResult:
