@@ -9,13 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.forced import forced
 
-from quire.checkpoint.gguf.block_codes import CODE_TYPES
+from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels import native
 from quire.kernels.dtype import dtype_of
 from quire.kernels.native_linear import panel_rows, quantized_linear
-from quire.kernels.panels import PANEL, PanelWeight, can_follow, empty_panels, fill_panels, join_panels, layout_of
+from quire.kernels.panels import (
+    PANEL,
+    PanelWeight,
+    can_follow,
+    empty_panels,
+    fill_panels,
+    join_panels,
+    layout_of,
+    layout_of_blocks,
+    pack_blocks,
+)
 from quire.kernels.torch_on_arrays import as_torch
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -198,3 +208,33 @@ def test_joined_panels_are_one_weight() -> None:
     assert torch.equal(quantized_linear(x, joined), apart)
     assert not can_follow(second.layout, first.layout), "it ends within a panel"
     assert not can_follow(first.layout, make_weight("Q4_0", 16, 4)[0].layout)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("name", TYPES)
+def test_blocks_of_a_file_become_the_same_panels(name: str, num_threads: int) -> None:
+    """In any order of rows; numpy's way is the twin."""
+    rng = np.random.default_rng(3)
+    block_type, num_rows, num_blocks = TYPES[name], 70, 3
+    # Any bits but infinite scales: the last panel is not whole.
+    raw = rng.integers(0, 256, (num_rows * num_blocks, block_type.num_bytes), dtype=np.uint8)
+    blocks = raw.view(block_type.layout).reshape(-1)
+    for field in {"d", "m", "dmin"} & set(block_type.layout.names or ()):
+        blocks[field] = rng.uniform(-1, 1, len(blocks)).astype(np.float16)
+    order = rng.permutation(num_rows)
+    stored = BlockRows(name, num_blocks * block_type.num_values, raw.reshape(num_rows, -1), order)
+    rows = CODE_TYPES[name].rows(blocks.reshape(num_rows, num_blocks)[order])
+    expected, found = empty_panels(layout_of(rows, num_rows)), empty_panels(layout_of_blocks(stored))
+    expected.panels.stored.fill(0)
+    found.panels.stored.fill(0)
+    fill_panels(expected.panels.stored, expected.layout, rows)
+    before = native.thread_count()
+    native.use_num_threads(num_threads)
+    try:
+        assert pack_blocks(found, stored)
+    finally:
+        native.use_num_threads(before)
+    assert found.layout == expected.layout
+    assert np.array_equal(found.panels.stored, expected.panels.stored)
+    blocks["d"][100] = np.inf
+    assert not pack_blocks(found, stored)

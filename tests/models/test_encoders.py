@@ -13,7 +13,8 @@ from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.errors import CheckpointError
 from quire.kernels.select import select_ops
-from quire.models.registry import Encoder, load_encoder
+from quire.models.encoders import load_encoder
+from quire.models.registry import Encoder
 from quire.worker.encode_worker import pack
 
 VARIANTS: dict[str, dict[str, object]] = {

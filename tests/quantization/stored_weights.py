@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.array import Array, Arrays
 from quire.kernels.torch_tensors import TorchTensors
@@ -37,6 +38,9 @@ class FloatWeight:
         for first in range(0, self.num_outputs, num_rows):
             yield self.values[first : first + num_rows].float().numpy()
 
+    def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
+        return False
+
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         return None
 
@@ -60,6 +64,9 @@ class CodedWeight:
 
     def floats(self, num_rows: int) -> Iterator[npt.NDArray[np.float32]]:
         raise AssertionError("it is read as it is stored")
+
+    def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
+        return False
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         fields = ("codes", "scale", "minimum", "group_scale", "group_minimum")

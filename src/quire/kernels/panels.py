@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
+from quire.kernels.native_module import module, thread_count
 from quire.kernels.weight_memory import empty_weight
 
 PANEL = 16
@@ -101,6 +103,41 @@ def layout_of(rows: QuantizedRows, num_outputs: int) -> PanelLayout:
         groups_per_block=rows.groups_per_block,
         has_minimum=rows.minimum is not None,
     )
+
+
+def layout_of_blocks(rows: BlockRows) -> PanelLayout:
+    code_type = CODE_TYPES[rows.type_name]
+    return PanelLayout(
+        num_outputs=len(rows.rows),
+        num_inputs=rows.num_inputs,
+        bits=code_type.bits,
+        zero=code_type.zero,
+        group_size=code_type.group_size,
+        groups_per_block=code_type.groups_per_block,
+        has_minimum=code_type.has_minimum,
+    )
+
+
+def pack_blocks(weight: PanelWeight, rows: BlockRows) -> bool:
+    """What `fill_panels` writes, straight from the blocks of the file (csrc/packing.cpp). Whether all scales are finite."""
+    assert weight.layout == layout_of_blocks(rows)
+    assert rows.blocks.flags.c_contiguous
+    assert rows.rows.dtype == np.int64
+    assert rows.rows.flags.c_contiguous
+    assert ((rows.rows >= 0) & (rows.rows < len(rows.blocks))).all()
+    finite: bool = module().pack_blocks(
+        type=rows.type_name,
+        blocks=rows.blocks.__array_interface__["data"][0],
+        row_bytes=rows.blocks.shape[1],
+        rows=rows.rows.__array_interface__["data"][0],
+        num_rows=len(rows.rows),
+        num_blocks=weight.layout.num_blocks,
+        panels=weight.panels.data_ptr(),
+        panel_bytes=weight.layout.panel_bytes,
+        header_offset=weight.layout.header_offset,
+        num_threads=thread_count(),
+    )
+    return finite
 
 
 def fill_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: QuantizedRows) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.weights import WeightSource
 from quire.errors import CheckpointError
@@ -106,6 +107,22 @@ class WeightLoader:
         if not self._source.is_quantized(stored, transposed=transposed):
             return None
         return self._quantized_chunks(name, num_rows, self._source.info(stored).shape[int(transposed)])
+
+    def blocks(self, name: str, fill: Callable[[BlockRows], bool], *, transposed: bool) -> bool:
+        """Give a tensor to `fill` in the file's own blocks, and False where it has none; `fill` says if all are finite.
+
+        Raises CheckpointError naming the tensor if one is not.
+        """
+        stored = self._stored_name(name)
+        if not self._source.is_quantized(stored, transposed=transposed):
+            return False
+        rows = self._source.read_blocks(stored)
+        if rows is None:
+            return False
+        if not fill(rows):
+            raise self._not_finite(name)
+        self._left.discard(stored)
+        return True
 
     def _quantized_chunks(self, name: str, num_rows: int, last: int) -> Iterator[QuantizedRows]:
         stored = self._stored_name(name)

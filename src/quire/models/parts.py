@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.attention.backend import AttentionBackend, AttentionShape
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.model_config import ModelConfig, RopeConfig, StoredRopeScaling
 from quire.checkpoint.quantized import QuantizedRows
 from quire.core.quantization import Quantization
@@ -41,6 +42,9 @@ class LoadedTensor:
 
     def floats(self, num_rows: int) -> Iterator[npt.NDArray[np.float32]]:
         return self._loader.float_rows(self._name, num_rows, transposed=self._transposed)
+
+    def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
+        return self._loader.blocks(self._name, fill, transposed=self._transposed)
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         return self._loader.quantized(self._name, num_rows, transposed=self._transposed)

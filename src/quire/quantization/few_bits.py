@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
@@ -21,10 +22,14 @@ from quire.kernels.panels import (
     fill_panels,
     join_panels,
     layout_of,
+    layout_of_blocks,
+    pack_blocks,
 )
 from quire.quantization.method import StoredWeight, Table
 from quire.quantization.panels import Panels
 from quire.quantization.rounding import GROUP_SIZE, round_rows
+
+EmptyPanels = Callable[[PanelLayout], PanelWeight]
 
 PANELS_AT_ONCE = 8
 """Read and laid out together: few enough that what they pass through stays in the cache."""
@@ -46,16 +51,15 @@ class FewBits(ABC):
         self._others = others
 
     @abstractmethod
-    def rows(self, part: StoredWeight, *, of_table: bool) -> Iterable[QuantizedRows] | None:
-        """A tensor's rows, PANELS_AT_ONCE panels of them at a time; None where it has to be left to `others`."""
+    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
+        """A tensor in memory that `empty` gives; None where it has to be left to `others`."""
 
     def load(self, parts: Sequence[StoredWeight], dtype: DType) -> list[Segment]:
         empty = empty_panels if len(parts) == 1 else empty_part
         segments: list[Segment] = []
         first = 0
         for part in parts:
-            rows = self.rows(part, of_table=False)
-            weight = self._others.load([part], dtype) if rows is None else lay_out(rows, part.num_outputs, empty)
+            weight = self.panels(part, empty, of_table=False) or self._others.load([part], dtype)
             segments.append(Segment(first, first + part.num_outputs, weight))
             first += part.num_outputs
         return _join(segments)
@@ -72,17 +76,24 @@ class FewBits(ABC):
         return y
 
     def load_table(self, part: StoredWeight, dtype: DType) -> Table:
-        rows = self.rows(part, of_table=True)
-        if rows is None:
-            return self._others.load_table(part, dtype)
-        return PanelTable(lay_out(rows, part.num_outputs, empty_panels), dtype)
+        panels = self.panels(part, empty_panels, of_table=True)
+        return self._others.load_table(part, dtype) if panels is None else PanelTable(panels, dtype)
 
 
 class Stored(FewBits):
     """Those of the checkpoint; tensors stored as floats, or in a type without a kernel, stay floats."""
 
-    def rows(self, part: StoredWeight, *, of_table: bool) -> Iterable[QuantizedRows] | None:
-        return part.quantized(PANELS_AT_ONCE * PANEL)
+    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
+        made: list[PanelWeight] = []
+
+        def pack(rows: BlockRows) -> bool:
+            made.append(empty(layout_of_blocks(rows)))
+            return pack_blocks(made[0], rows)
+
+        if part.blocks(pack):
+            return made[0]
+        rows = part.quantized(PANELS_AT_ONCE * PANEL)
+        return None if rows is None else lay_out(rows, part.num_outputs, empty)
 
 
 class Rounded(FewBits):
@@ -95,11 +106,12 @@ class Rounded(FewBits):
         super().__init__(others)
         self._bits = bits
 
-    def rows(self, part: StoredWeight, *, of_table: bool) -> Iterable[QuantizedRows] | None:
+    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
         if part.num_inputs % GROUP_SIZE:
             return None
         bits = 8 if of_table else self._bits
-        return (round_rows(rows, bits) for rows in part.floats(PANELS_AT_ONCE * PANEL))
+        rows = (round_rows(rows, bits) for rows in part.floats(PANELS_AT_ONCE * PANEL))
+        return lay_out(rows, part.num_outputs, empty)
 
 
 class PanelTable:
@@ -117,9 +129,7 @@ class PanelTable:
         return quantized_linear(x, self._panels, output=output)
 
 
-def lay_out(
-    chunks: Iterable[QuantizedRows], num_outputs: int, empty: Callable[[PanelLayout], PanelWeight]
-) -> PanelWeight:
+def lay_out(chunks: Iterable[QuantizedRows], num_outputs: int, empty: EmptyPanels) -> PanelWeight:
     """Panels from their rows, PANELS_AT_ONCE in each chunk."""
     weight: PanelWeight | None = None
     for number, rows in enumerate(chunks):

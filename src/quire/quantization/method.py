@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.ops import Ops
 from quire.kernels.tensor import Tensors
@@ -27,6 +28,9 @@ class StoredWeight(Protocol):
 
     def floats(self, num_rows: int) -> Iterator[npt.NDArray[np.float32]]:
         """Its rows as float32, so many at a time."""
+
+    def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
+        """Give it to `fill` in the blocks of its file, and False where it has none; `fill` says if all are finite."""
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         """Its rows as they are stored, so many at a time; None where it is stored as floats."""
