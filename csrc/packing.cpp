@@ -32,13 +32,16 @@ uint16_t half(const uint8_t* from) {
     return bits;
 }
 
-// Values of BITS bits: a run's lowest bits are so many values in a row, the next bits the following ones. Added as bits from
-// `shift` on.
-template <int BITS, int RUN>
-void unpack(const uint8_t* packed, int num_bytes, uint8_t* codes, int shift = 0) {
-    for (int first = 0; first < num_bytes; first += RUN)
-        for (int at = 0; at < 8; at += BITS)
-            for (int i = 0; i < RUN; ++i) *codes++ |= ((packed[first + i] >> at) & ((1 << BITS) - 1)) << shift;
+// Values of BITS bits: a run's lowest bits are so many values in a row, the next bits the following ones. With a SHIFT they
+// are joined to what is there, as its bits from there on.
+template <int BITS, int RUN, int NUM_BYTES, int SHIFT = 0>
+void unpack(const uint8_t* packed, uint8_t* codes) {
+    for (int first = 0; first < NUM_BYTES; first += RUN)
+        for (int at = 0; at < 8; at += BITS, codes += RUN)
+            for (int i = 0; i < RUN; ++i) {
+                uint8_t bits = ((packed[first + i] >> at) & ((1 << BITS) - 1)) << SHIFT;
+                codes[i] = SHIFT ? codes[i] | bits : bits;
+            }
 }
 
 void fifth_bits(const uint8_t* packed, uint8_t* codes) {
@@ -47,25 +50,25 @@ void fifth_bits(const uint8_t* packed, uint8_t* codes) {
 
 void q4_0(const uint8_t* from, Block& to) {
     to.scale = half(from);
-    unpack<4, 16>(from + 2, 16, to.codes);
+    unpack<4, 16, 16>(from + 2, to.codes);
 }
 
 void q4_1(const uint8_t* from, Block& to) {
     to.scale = half(from);
     to.minimum = half(from + 2);
-    unpack<4, 16>(from + 4, 16, to.codes);
+    unpack<4, 16, 16>(from + 4, to.codes);
 }
 
 void q5_0(const uint8_t* from, Block& to) {
     to.scale = half(from);
-    unpack<4, 16>(from + 6, 16, to.codes);
+    unpack<4, 16, 16>(from + 6, to.codes);
     fifth_bits(from + 2, to.codes);
 }
 
 void q5_1(const uint8_t* from, Block& to) {
     to.scale = half(from);
     to.minimum = half(from + 2);
-    unpack<4, 16>(from + 8, 16, to.codes);
+    unpack<4, 16, 16>(from + 8, to.codes);
     fifth_bits(from + 4, to.codes);
 }
 
@@ -89,20 +92,20 @@ void k_scales(const uint8_t* from, Block& to) {
 
 void q4_k(const uint8_t* from, Block& to) {
     k_scales(from, to);
-    unpack<4, 32>(from + 16, 128, to.codes);
+    unpack<4, 32, 128>(from + 16, to.codes);
 }
 
 void q5_k(const uint8_t* from, Block& to) {
     k_scales(from, to);
-    unpack<4, 32>(from + 48, 128, to.codes);
-    unpack<1, 32>(from + 16, 32, to.codes, 4);
+    unpack<4, 32, 128>(from + 48, to.codes);
+    unpack<1, 32, 32, 4>(from + 16, to.codes);
 }
 
 void q6_k(const uint8_t* from, Block& to) {
     to.scale = half(from + 208);
     std::memcpy(to.group_scale, from + 192, 16);
-    unpack<4, 64>(from, 128, to.codes);
-    unpack<2, 32>(from + 128, 64, to.codes, 4);
+    unpack<4, 64, 128>(from, to.codes);
+    unpack<2, 32, 64, 4>(from + 128, to.codes);
 }
 
 constexpr Type TYPES[] = {
@@ -124,9 +127,13 @@ void place(const Type& type, const Block& block, int64_t number, int output, uin
     int num_quads = type.num_values / UNIT;
     if (type.bits == 4) {
         uint8_t* to = panel + number * (num_quads / 2) * PANEL * UNIT + output * UNIT;
-        for (int pair = 0; pair < num_quads / 2; ++pair, to += PANEL * UNIT)
-            for (int i = 0; i < UNIT; ++i)
-                to[i] = block.codes[pair * 2 * UNIT + i] | (block.codes[(pair * 2 + 1) * UNIT + i] << 4);
+        for (int pair = 0; pair < num_quads / 2; ++pair, to += PANEL * UNIT) {
+            uint32_t low, high;  // no code has more than the lower half of its byte
+            std::memcpy(&low, block.codes + pair * 2 * UNIT, UNIT);
+            std::memcpy(&high, block.codes + (pair * 2 + 1) * UNIT, UNIT);
+            low |= high << 4;
+            std::memcpy(to, &low, UNIT);
+        }
     } else {
         uint8_t* to = panel + number * num_quads * PANEL * UNIT + output * UNIT;
         for (int quad = 0; quad < num_quads; ++quad, to += PANEL * UNIT) std::memcpy(to, block.codes + quad * UNIT, UNIT);
@@ -152,10 +159,11 @@ bool pack_blocks(const std::string& name, const BlockRows& from, const Panels& t
         for (int64_t panel; (panel = team.take()) < num_panels;) {
             uint8_t* memory = to.memory + panel * to.panel_bytes;
             if ((panel + 1) * PANEL > from.num_rows) std::memset(memory, 0, to.panel_bytes);
+            Block block;
             for (int output = 0; output < PANEL && panel * PANEL + output < from.num_rows; ++output) {
                 const uint8_t* blocks = from.blocks + from.rows[panel * PANEL + output] * from.row_bytes;
                 for (int64_t number = 0; number < from.num_blocks; ++number) {
-                    Block block = {};
+                    block.minimum = 0;
                     type.read(blocks + number * type.num_bytes, block);
                     if (!finite(block.scale) || !finite(block.minimum)) all_finite.store(false, std::memory_order_relaxed);
                     place(type, block, number, output, memory, to.header_offset);
