@@ -38,7 +38,7 @@ def measure(params: SamplingParams, num_rows: int, spread: float) -> float:
     seconds = []
     for _ in range(NUM_CALLS):
         start = time.process_time()
-        sampler.sample(logits, rows)
+        sampler.sample(logits.numpy(), rows)
         seconds.append(time.process_time() - start)
     return 1e3 * min(seconds)
 

@@ -11,6 +11,7 @@
 
 #include "amx.h"
 #include "kernels.h"
+#include "packing.h"
 
 namespace nb = nanobind;
 using namespace quire;
@@ -265,6 +266,13 @@ void scale(Program* program, const std::string& isa, const Strided& x, const Str
     submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).scale, call, num_tokens);
 }
 
+bool pack_blocks_to_panels(const std::string& type, uintptr_t blocks, int64_t row_bytes, uintptr_t rows, int64_t num_rows,
+                           int64_t num_blocks, uintptr_t panels, int64_t panel_bytes, int64_t header_offset, int num_threads) {
+    nb::gil_scoped_release released;
+    return pack_blocks(type, {at<uint8_t>(blocks), row_bytes, at<int64_t>(rows), num_rows, num_blocks},
+                       {at<uint8_t>(panels), panel_bytes, header_offset}, num_threads);
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -311,6 +319,9 @@ NB_MODULE(_native, module) {
                nb::arg("num_indices"), nb::arg("y"), nb::arg("y_bfloat16"), nb::arg("num_threads"));
     module.def("pack_panels", &pack_panels, nb::arg("isa"), nb::arg("memory"), nb::arg("num_panels"), nb::arg("num_units"),
                nb::arg("num_threads"));
+    module.def("pack_blocks", &pack_blocks_to_panels, nb::kw_only(), nb::arg("type"), nb::arg("blocks"), nb::arg("row_bytes"),
+               nb::arg("rows"), nb::arg("num_rows"), nb::arg("num_blocks"), nb::arg("panels"), nb::arg("panel_bytes"),
+               nb::arg("header_offset"), nb::arg("num_threads"));
     module.def("rms_norm", &rms_norm, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("weight"),
                nb::arg("y"), nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("width"), nb::arg("eps"),
                nb::arg("bfloat16"), nb::arg("num_threads"));

@@ -1,9 +1,15 @@
 #include "team.h"
 
 #include <algorithm>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
 
-#if defined(_OPENMP)
-#include <omp.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#include <signal.h>
 #endif
 
 namespace quire {
@@ -70,15 +76,117 @@ void Team::wait(Range next) const {
 
 int64_t Team::take() const { return meeting->next.fetch_add(1, std::memory_order_relaxed); }
 
-void run_on_team(int num_threads, const std::function<void(const Team&)>& work) {
-    Meeting meeting;
-#if defined(_OPENMP)
-    if (num_threads > 1) {
-#pragma omp parallel num_threads(num_threads)
-        work({omp_get_thread_num(), omp_get_num_threads(), &meeting});
-        return;
+namespace {
+
+// Between two calls. Python calls kernels some tens of microseconds apart, and programs about a millisecond; to wake who
+// sleeps takes as long as the shorter of the two.
+constexpr auto LONGEST_SPIN = std::chrono::milliseconds(2);
+constexpr int SPINS_PER_LOOK = 64;  // at the clock
+
+// Until `value` is no longer `old`.
+void wait_while(const std::atomic<int>& value, int old) {
+    auto end = std::chrono::steady_clock::now() + LONGEST_SPIN;
+    do {
+        for (int spin = 0; spin < SPINS_PER_LOOK; ++spin) {
+            if (value.load(std::memory_order_acquire) != old) return;
+            pause();
+        }
+    } while (std::chrono::steady_clock::now() < end);
+    while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+}
+
+// A new thread gets no signals: they are for the threads that expect them.
+class SignalsBlocked {
+public:
+#if defined(__unix__) || defined(__APPLE__)
+    SignalsBlocked() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
     }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+private:
+    sigset_t before_;
 #endif
+};
+
+// The threads of a process. Never destroyed: they sleep until the process ends.
+class Crew {
+public:
+    void run(int num_threads, const std::function<void(const Team&)>& work) {
+        std::lock_guard<std::mutex> alone(mutex_);
+        hire(num_threads - 1);
+        int num_others = std::min(num_threads - 1, static_cast<int>(helpers_.size()));
+        Meeting meeting;
+        meeting_ = &meeting;
+        work_ = &work;
+        team_size_ = num_others + 1;
+        num_busy_.store(num_others, std::memory_order_relaxed);
+        for (int i = 0; i < num_others; ++i) {
+            helpers_[i]->call.fetch_add(1, std::memory_order_release);
+            helpers_[i]->call.notify_one();
+        }
+        work({0, team_size_, &meeting});
+        for (int busy; (busy = num_busy_.load(std::memory_order_acquire)) > 0;) wait_while(num_busy_, busy);
+    }
+
+private:
+    // On a cache line of its own: each helper watches only its own call.
+    struct alignas(64) Helper {
+        std::atomic<int> call{0};
+    };
+
+    void hire(int count) {
+        while (static_cast<int>(helpers_.size()) < count) {
+            auto helper = std::make_unique<Helper>();
+            int thread = static_cast<int>(helpers_.size()) + 1;
+            try {
+                SignalsBlocked blocked;
+                std::thread([this, helper = helper.get(), thread] { serve(*helper, thread); }).detach();
+            } catch (const std::system_error&) {
+                return;
+            }
+            helpers_.push_back(std::move(helper));
+        }
+    }
+
+    [[noreturn]] void serve(const Helper& helper, int thread) {
+        for (int answered = 0;; ++answered) {
+            wait_while(helper.call, answered);
+            (*work_)({thread, team_size_, meeting_});
+            if (num_busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) num_busy_.notify_one();
+        }
+    }
+
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Helper>> helpers_;
+    const std::function<void(const Team&)>* work_ = nullptr;
+    Meeting* meeting_ = nullptr;
+    int team_size_ = 0;
+    std::atomic<int> num_busy_{0};
+};
+
+std::atomic<Crew*> current_crew{nullptr};
+
+// A forked child has none of its parent's threads, and begins anew.
+Crew& crew() {
+    static const bool prepared = [] {
+        current_crew.store(new Crew);
+#if defined(__unix__) || defined(__APPLE__)
+        pthread_atfork(nullptr, nullptr, [] { current_crew.store(new Crew); });
+#endif
+        return true;
+    }();
+    static_cast<void>(prepared);
+    return *current_crew.load();
+}
+
+}  // namespace
+
+void run_on_team(int num_threads, const std::function<void(const Team&)>& work) {
+    if (num_threads > 1) return crew().run(num_threads, work);
+    Meeting meeting;
     work({0, 1, &meeting});
 }
 
@@ -91,7 +199,8 @@ void Program::run(int num_threads) const {
     run_on_team(num_threads, [this](const Team& team) {
         for (std::size_t i = 0; i < steps_.size(); ++i) {
             steps_[i].kernel(team);
-            bool own = i + 1 < steps_.size() && steps_[i].num_tokens > 0 && steps_[i].num_tokens == steps_[i + 1].num_tokens;
+            if (i + 1 == steps_.size()) return;
+            bool own = steps_[i].num_tokens > 0 && steps_[i].num_tokens == steps_[i + 1].num_tokens;
             if (!own) team.wait(steps_[i].next);
         }
     });

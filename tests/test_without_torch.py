@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from quire.core.native import has_native_module
+
 ROOT = Path(__file__).parent.parent
 
 REFUSE_TORCH = """
@@ -68,6 +72,22 @@ assert [output.outputs.data.shape for output in outputs] == [(16,)] * 2
 """
 
 
+RUN_NATIVE_MODEL = """
+import logging
+logging.disable(logging.INFO)
+from quire import LLM, SamplingParams
+
+llm = LLM({model!r}, backend="cpu", dtype={dtype!r}, num_blocks=100)
+params = [
+    SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=2, prompt_logprobs=1),
+    SamplingParams(temperature=1, top_p=0.9, seed=7, max_tokens=12, ignore_eos=True),
+    SamplingParams(temperature=0.7, seed=8, max_tokens=12, ignore_eos=True, presence_penalty=0.5),
+]
+outputs = llm.generate(["one"] * 3, params, use_tqdm=False)
+print([output.outputs[0].token_ids for output in outputs])
+"""
+
+
 def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", REFUSE_TORCH + code],
@@ -96,3 +116,22 @@ def test_the_whole_engine_runs_on_the_null_executor(tiny_llama: Path) -> None:
 def test_an_encoder_runs_on_the_null_executor_too(tiny_bert: Path) -> None:
     done = run_without_torch(RUN_ENCODER.format(model=str(tiny_bert)))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+@pytest.mark.parametrize(
+    ("fixture", "dtype"), [("tiny_llama", "float32"), ("tiny_llama", "bfloat16"), ("smollm2", "auto")]
+)
+def test_the_native_backend_runs_a_model(fixture: str, dtype: str, request: pytest.FixtureRequest) -> None:
+    code = RUN_NATIVE_MODEL.format(model=str(request.getfixturevalue(fixture)), dtype=dtype)
+    done = run_without_torch(code)
+    assert done.returncode == 0, done.stderr
+    # Beside torch, the same tokens.
+    with_torch = subprocess.run(
+        [sys.executable, "-c", "import torch" + code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert with_torch.stdout == done.stdout != ""

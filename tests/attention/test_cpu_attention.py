@@ -69,10 +69,10 @@ def test_a_rows_bits_are_its_own(shape: AttentionShape, dtype: torch.dtype, inst
     probe = make_tokens(shape, 150, seed=1, dtype=dtype)
     others = [make_tokens(shape, length, seed=length, dtype=dtype) for length in (40, 77, 200)]
     (alone,) = PagedRows(backend(instruction_set), shape, [probe], block_size=16).run([{0: 150}])
-    threads = torch.get_num_threads()
+    threads = native.thread_count()
     try:
         for num_threads in (1, 2):
-            torch.set_num_threads(num_threads)
+            native.use_num_threads(num_threads)
             for cuts in ([149, 1], [1, 64, 85], [33] * 4 + [18], [1] * 150):
                 among = PagedRows(
                     backend(instruction_set), shape, [others[0], probe, *others[1:]], block_size=16, seed=7
@@ -82,7 +82,7 @@ def test_a_rows_bits_are_its_own(shape: AttentionShape, dtype: torch.dtype, inst
                 steps[-1] |= {2: 47, 3: 200}
                 assert torch.equal(among.run(steps)[1], alone), (cuts, num_threads)
     finally:
-        torch.set_num_threads(threads)
+        native.use_num_threads(threads)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)

@@ -14,9 +14,12 @@ from tests.kernels.forced import forced
 from tests.kernels.guarded import guarded_outputs
 
 from quire.attention.backend import AttentionShape
-from quire.attention.encoder import CpuEncoderBackend, ReferenceEncoderBackend, no_cache
+from quire.attention.backend import LayerKVCache
+from quire.attention.cpu_encoder import CpuEncoderBackend
+from quire.attention.encoder import ReferenceEncoderBackend
 from quire.core.native import has_native_module
 from quire.kernels import native
+from quire.kernels.torch_tensors import TorchTensors
 from quire.worker.encode_worker import pack
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -46,10 +49,10 @@ def attend(
     shape: AttentionShape,
     num_layers: int = 1,
 ) -> torch.Tensor:
-    batch = pack([[0] * length for length in lengths])
+    batch = pack([[0] * length for length in lengths], TorchTensors())
     query, key, value = heads.split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], 1)
     for _ in range(num_layers):
-        found = backend.attend(query, key, value, no_cache(), shape, batch)
+        found = backend.attend(query, key, value, LayerKVCache(None, None), shape, batch)
     return found
 
 

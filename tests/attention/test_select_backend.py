@@ -15,6 +15,7 @@ from quire.attention.torch_backend import TorchBackend
 from quire.checkpoint.model_config import LayerConfig, ModelConfig
 from quire.core.native import has_native_module
 from quire.errors import UnsupportedModelError
+from quire.kernels.dtype import DType
 
 
 class PlainBackend(TorchBackend):
@@ -22,7 +23,7 @@ class PlainBackend(TorchBackend):
 
     name = "plain"
     capabilities = replace(
-        TorchBackend.capabilities, dtypes=frozenset({torch.float32}), sliding_window=False, logit_softcap=False
+        TorchBackend.capabilities, dtypes=frozenset({DType.FLOAT32}), sliding_window=False, logit_softcap=False
     )
 
 
@@ -66,7 +67,7 @@ def test_by_name_and_fastest_first() -> None:
 def test_a_refusal_names_each_backend_and_its_reason(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, model: ModelConfig, reason: str
 ) -> None:
-    monkeypatch.setattr(select, "BACKENDS", (PlainBackend(), *BACKENDS))
+    monkeypatch.setattr(select, "BACKENDS", {"plain": f"{__name__}:PlainBackend", **BACKENDS})
     assert select_backend("auto", dtype, model).name != "plain"
     with pytest.raises(UnsupportedModelError) as refusal:
         select_backend("plain", dtype, model)

@@ -10,6 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from quire.kernels import array, native_linear
+from quire.kernels.array import Array
+from quire.kernels.dtype import DType
+from quire.kernels.recording import current_recording
+from quire.kernels.torch_on_arrays import as_array
+from quire.quantization import panels
+
 GUARD = 256  # bytes on each side
 BYTE = 0xFF  # four make a NaN in float32, two in bfloat16
 AT_ONCE = 64  # tensors whose guards are kept before they are checked
@@ -36,21 +43,22 @@ class GuardedMemory:
 
 @contextmanager
 def guarded_outputs() -> Iterator[GuardedMemory]:
-    """`torch.empty((2, 3), dtype=...)` and `x.new_empty(2, 3)`, which are how native.py takes memory, give guarded memory."""
-    guarded, real_empty, real_new_empty = GuardedMemory(), torch.empty, torch.Tensor.new_empty
+    """`x.new_empty((2, 3))` and `empty_array`, which are how native functions take memory, give guarded memory."""
+    guarded, real = GuardedMemory(), array.empty_array
 
-    def empty(*shape: Any, **options: Any) -> torch.Tensor:
-        if len(shape) == 1 and isinstance(shape[0], tuple) and set(options) == {"dtype"}:
-            return guarded.empty(shape[0], options["dtype"])
-        return real_empty(*shape, **options)
+    def empty_array(shape: tuple[int, ...], dtype: DType) -> Array:
+        if current_recording() is not None:
+            return real(shape, dtype)
+        # Bytes, so that every dtype has a view of them.
+        memory = guarded.empty((math.prod(shape) * dtype.itemsize,), torch.uint8)
+        return Array(as_array(memory).stored.view(dtype.stored).reshape(shape), dtype)
 
-    def new_empty(x: torch.Tensor, *shape: Any, **options: Any) -> torch.Tensor:
-        if options or not all(isinstance(size, int) for size in shape):
-            return real_new_empty(x, *shape, **options)
-        return guarded.empty(shape, x.dtype)
+    def new_empty(x: torch.Tensor, size: Any) -> torch.Tensor:
+        return guarded.empty(tuple(size), x.dtype)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", empty)
+        for module in (array, native_linear, panels):
+            patch.setattr(module, "empty_array", empty_array)
         patch.setattr(torch.Tensor, "new_empty", new_empty)
         yield guarded
     guarded.check()

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from quire.core.native import has_native_module
 from quire.kernels import native
+from quire.kernels.dtype import dtype_of
 from quire.kernels.native_linear import DensePanels, dense_linear, dense_rows, empty_dense, pack_
+from quire.kernels.torch_on_arrays import as_array, as_torch
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -18,8 +20,8 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 
 def packed(values: torch.Tensor) -> DensePanels:
-    weight = empty_dense(*values.shape, values.dtype)
-    weight.memory[: weight.num_outputs, : weight.num_inputs] = values
+    weight = empty_dense(*values.shape, dtype_of(values.dtype))
+    weight.memory[: weight.num_outputs, : weight.num_inputs] = as_array(values)
     return pack_(weight)
 
 
@@ -64,15 +66,15 @@ def test_a_rows_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> No
     x, values = draw(301, 577, 203, dtype)
     weight = packed(values)
     together = dense_linear(x, weight, instruction_set=instruction_set)
-    threads = torch.get_num_threads()
+    threads = native.thread_count()
     try:
         for num_threads in (1, 2):
-            torch.set_num_threads(num_threads)
+            native.use_num_threads(num_threads)
             for first, last in ((0, 1), (2, 5), (3, 12), (298, 301), (40, 300)):
                 some = dense_linear(x[first:last], weight, instruction_set=instruction_set)
                 assert torch.equal(some, together[first:last])
     finally:
-        torch.set_num_threads(threads)
+        native.use_num_threads(threads)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
@@ -81,7 +83,8 @@ def test_a_rows_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> No
 def test_rows_come_back_as_they_were(instruction_set: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     values = torch.randn(shape).to(dtype)
     indices = torch.tensor([shape[0] - 1, 0, 0, shape[0] // 2])
-    assert torch.equal(dense_rows(packed(values), indices, instruction_set=instruction_set), values[indices])
+    found = dense_rows(packed(values), indices, instruction_set=instruction_set)
+    assert torch.equal(as_torch(found), values[indices])
 
 
 def test_values_that_are_not_finite_stay_in_their_row_and_are_seen() -> None:

@@ -10,7 +10,8 @@ import torch
 
 from quire.core.native import has_native_module, instruction_sets
 from quire.errors import InvalidRequestError
-from quire.kernels import native, native_linear
+from quire.kernels import arithmetic, native, native_linear
+from quire.kernels.dtype import dtype_of
 from quire.plan.machine import read_machine
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -38,13 +39,13 @@ def test_every_kernel_runs_on_the_chosen_one(chosen: str, monkeypatch: pytest.Mo
     native.use_instruction_set(chosen)
     assert native.instruction_sets() == (chosen, *(name for name in SETS if name != chosen))
     asked = Spy(native.module())
-    for users in (native, native_linear):
+    for users in (arithmetic, native, native_linear):
         monkeypatch.setattr(users, "module", lambda: asked)
     x = torch.ones(2, 32)
     native.add(x, x)
     native.scale(x, 2.0)
     native.rms_norm(x, x[0], 1e-5)
-    native_linear.dense_linear(x, native_linear.pack_(native_linear.empty_dense(16, 32, x.dtype)))
+    native_linear.dense_linear(x, native_linear.pack_(native_linear.empty_dense(16, 32, dtype_of(x.dtype))))
     assert asked.names == [chosen] * 5
 
 

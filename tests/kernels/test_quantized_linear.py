@@ -9,12 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.forced import forced
 
-from quire.checkpoint.gguf.block_codes import CODE_TYPES
+from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels import native
+from quire.kernels.dtype import dtype_of
 from quire.kernels.native_linear import panel_rows, quantized_linear
-from quire.kernels.panels import PANEL, PanelWeight, can_follow, empty_panels, fill_panels, join_panels, layout_of
+from quire.kernels.panels import (
+    PANEL,
+    PanelWeight,
+    can_follow,
+    empty_panels,
+    fill_panels,
+    join_panels,
+    layout_of,
+    layout_of_blocks,
+    pack_blocks,
+)
+from quire.kernels.torch_on_arrays import as_torch
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -34,7 +46,7 @@ def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> 
     floats = torch.from_numpy(block_type.dequantize(blocks).reshape(num_outputs, -1))
     rows = CODE_TYPES[name].rows(blocks.reshape(num_outputs, num_blocks))
     weight = empty_panels(layout_of(rows, num_outputs))
-    fill_panels(weight.panels.numpy(), weight.layout, rows)
+    fill_panels(weight.panels.stored, weight.layout, rows)
     return weight, floats
 
 
@@ -99,8 +111,8 @@ def test_rows_come_back_as_the_type_defines_them(
     """Bit for bit in float32: nothing is rounded on the way into panels."""
     weight, floats = make_weight(name, num_outputs, num_blocks)
     indices = torch.randint(num_outputs, (num_indices,), generator=torch.Generator().manual_seed(num_blocks))
-    found = forced(instruction_set, lambda: panel_rows(weight, indices, dtype))
-    assert torch.equal(found, floats[indices].to(dtype))
+    found = forced(instruction_set, lambda: panel_rows(weight, indices, dtype_of(dtype)))
+    assert torch.equal(as_torch(found), floats[indices].to(dtype))
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -109,15 +121,15 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
     weight, _ = make_weight(name, 80, 512 // TYPES[name].num_values)
     x = torch.randn(70, 512, generator=torch.Generator().manual_seed(2))
     together = quantized_linear(x, weight, instruction_set=instruction_set)
-    threads = torch.get_num_threads()
+    threads = native.thread_count()
     try:
         for num_threads in (1, 2, 3):
-            torch.set_num_threads(num_threads)
+            native.use_num_threads(num_threads)
             for first, last in ((0, 1), (5, 6), (3, 12), (20, 53), (0, 70)):
                 alone = quantized_linear(x[first:last], weight, instruction_set=instruction_set)
                 assert torch.equal(alone, together[first:last])
     finally:
-        torch.set_num_threads(threads)
+        native.use_num_threads(threads)
 
 
 @given(
@@ -197,3 +209,33 @@ def test_joined_panels_are_one_weight() -> None:
     assert torch.equal(quantized_linear(x, joined), apart)
     assert not can_follow(second.layout, first.layout), "it ends within a panel"
     assert not can_follow(first.layout, make_weight("Q4_0", 16, 4)[0].layout)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("name", TYPES)
+def test_blocks_of_a_file_become_the_same_panels(name: str, num_threads: int) -> None:
+    """In any order of rows; numpy's way is the twin."""
+    rng = np.random.default_rng(3)
+    block_type, num_rows, num_blocks = TYPES[name], 70, 3
+    # Any bits but infinite scales: the last panel is not whole.
+    raw = rng.integers(0, 256, (num_rows * num_blocks, block_type.num_bytes), dtype=np.uint8)
+    blocks = raw.view(block_type.layout).reshape(-1)
+    for field in {"d", "m", "dmin"} & set(block_type.layout.names or ()):
+        blocks[field] = rng.uniform(-1, 1, len(blocks)).astype(np.float16)
+    order = rng.permutation(num_rows)
+    stored = BlockRows(name, num_blocks * block_type.num_values, raw.reshape(num_rows, -1), order)
+    rows = CODE_TYPES[name].rows(blocks.reshape(num_rows, num_blocks)[order])
+    expected, found = empty_panels(layout_of(rows, num_rows)), empty_panels(layout_of_blocks(stored))
+    expected.panels.stored.fill(0)
+    found.panels.stored.fill(0)
+    fill_panels(expected.panels.stored, expected.layout, rows)
+    before = native.thread_count()
+    native.use_num_threads(num_threads)
+    try:
+        assert pack_blocks(found, stored)
+    finally:
+        native.use_num_threads(before)
+    assert found.layout == expected.layout
+    assert np.array_equal(found.panels.stored, expected.panels.stored)
+    blocks["d"][100] = np.inf
+    assert not pack_blocks(found, stored)

@@ -192,12 +192,12 @@ def test_many_tokens_on_several_threads_have_the_bits_of_each_alone(dtype: torch
             *(native_rows.activate(gate[part], kind) for kind in sorted(native.GATES)),
         ]
 
-    threads = torch.get_num_threads()
+    threads = native.thread_count()
     try:
-        torch.set_num_threads(2)
+        native.use_num_threads(2)
         together = everything(0, 300)
     finally:
-        torch.set_num_threads(threads)
+        native.use_num_threads(threads)
     for first, last in ((0, 1), (7, 9), (150, 299)):
         for found, whole in zip(everything(first, last), together, strict=True):
             assert torch.equal(found, whole[first:last])

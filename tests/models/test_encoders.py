@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ from quire.checkpoint.checkpoint import open_checkpoint
 from quire.core.native import has_native_module
 from quire.errors import CheckpointError
 from quire.kernels.select import select_ops
-from quire.models.registry import Encoder, load_encoder
+from quire.kernels.tensor import Tensors
+from quire.models.encoders import load_encoder
+from quire.models.registry import Encoder
 from quire.worker.encode_worker import pack
 
 VARIANTS: dict[str, dict[str, object]] = {
@@ -31,9 +34,17 @@ NATIVE = pytest.param(
 LENGTHS = [1, 17, 5, BERT_CONTEXT, 5, 2]
 
 
-def load(directory: Path, backend: str, dtype: torch.dtype = torch.float32) -> Encoder:
+class Loaded(NamedTuple):
+    encoder: Encoder
+    tensors: Tensors
+
+
+def load(directory: Path, backend: str, dtype: str = "float32") -> Loaded:
     checkpoint = open_checkpoint(str(directory))
-    return load_encoder(checkpoint, dtype, select_ops(backend), select_backend(backend, dtype, checkpoint.config))
+    ops = select_ops(backend)
+    own = ops.tensors.dtype(dtype)
+    encoder = load_encoder(checkpoint, own, ops, select_backend(backend, own, checkpoint.config))
+    return Loaded(encoder, ops.tensors)
 
 
 def texts() -> list[list[int]]:
@@ -42,8 +53,10 @@ def texts() -> list[list[int]]:
 
 
 @torch.inference_mode()
-def hidden_states(encoder: Encoder, rows: list[list[int]]) -> list[torch.Tensor]:
-    return list(encoder.forward(pack(rows)).split([len(row) for row in rows]))
+def hidden_states(loaded: Loaded, rows: list[list[int]]) -> list[torch.Tensor]:
+    """In float32."""
+    hidden = torch.from_numpy(loaded.tensors.numbers(loaded.encoder.forward(pack(rows, loaded.tensors))))
+    return list(hidden.split([len(row) for row in rows]))
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch", NATIVE])

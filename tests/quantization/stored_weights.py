@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
+from quire.kernels.array import Array, Arrays
+from quire.kernels.torch_tensors import TorchTensors
 
 
 @dataclass(frozen=True)
@@ -24,12 +30,16 @@ class FloatWeight:
     def num_inputs(self) -> int:
         return self.values.shape[1]
 
-    def fill(self, destination: torch.Tensor) -> None:
-        destination.copy_(self.values)
+    def fill(self, destination: Any) -> None:
+        tensors = Arrays() if isinstance(destination, Array) else TorchTensors()
+        tensors.copy(destination, self.values.float().numpy(), "float32")
 
-    def floats(self, num_rows: int) -> Iterator[torch.Tensor]:
+    def floats(self, num_rows: int) -> Iterator[npt.NDArray[np.float32]]:
         for first in range(0, self.num_outputs, num_rows):
-            yield self.values[first : first + num_rows].float()
+            yield self.values[first : first + num_rows].float().numpy()
+
+    def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
+        return False
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         return None
@@ -49,11 +59,14 @@ class CodedWeight:
     def num_inputs(self) -> int:
         return self.stored.codes.shape[1]
 
-    def fill(self, destination: torch.Tensor) -> None:
+    def fill(self, destination: Any) -> None:
         raise AssertionError("it is read as it is stored")
 
-    def floats(self, num_rows: int) -> Iterator[torch.Tensor]:
+    def floats(self, num_rows: int) -> Iterator[npt.NDArray[np.float32]]:
         raise AssertionError("it is read as it is stored")
+
+    def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
+        return False
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         fields = ("codes", "scale", "minimum", "group_scale", "group_minimum")

@@ -11,6 +11,8 @@ from quire.checkpoint.gguf.block_codes import CODE_TYPES
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels.cpu_ops import CpuOps
+from quire.kernels.dtype import DType, dtype_of
+from quire.kernels.torch_on_arrays import as_torch
 from quire.quantization.few_bits import PanelTable, Stored
 from quire.quantization.panels import PanelsTable
 from quire.quantization.select import select_method
@@ -33,7 +35,7 @@ def coded(name: str, num_outputs: int, seed: int = 0) -> tuple[CodedWeight, torc
 
 
 def method() -> Stored:
-    found = select_method(CpuOps(), torch.float32, "stored")
+    found = select_method(CpuOps(), DType.FLOAT32, "stored")
     assert isinstance(found, Stored)
     return found
 
@@ -61,7 +63,7 @@ def test_parts_come_out_in_their_order(
             parts.append(part)
         floats.append(values)
     layer = method()
-    weight = layer.load(parts, dtype)
+    weight = layer.load(parts, dtype_of(dtype))
     assert len(weight) == num_segments
     bias = torch.randn(sum(map(len, floats))).to(dtype) if with_bias else None
     x = torch.randn(5, NUM_INPUTS).to(dtype)
@@ -76,17 +78,18 @@ def test_parts_come_out_in_their_order(
 
 def test_a_table_looks_up_and_projects() -> None:
     part, floats = coded("Q8_0", 77)
-    table = method().load_table(part, torch.float32)
+    table = method().load_table(part, DType.FLOAT32)
     assert isinstance(table, PanelTable)
     ids = torch.tensor([76, 3, 3])
-    assert torch.equal(table.rows(ids), floats[ids])
+    assert torch.equal(as_torch(table.rows(ids)), floats[ids])
     x = torch.randn(4, NUM_INPUTS)
-    assert table.logits(x).dtype == torch.float32
-    assert torch.corrcoef(torch.stack([table.logits(x).flatten(), (x @ floats.T).flatten()]))[0, 1] > 0.999
+    logits = as_torch(table.logits(x))
+    assert logits.dtype == torch.float32
+    assert torch.corrcoef(torch.stack([logits.flatten(), (x @ floats.T).flatten()]))[0, 1] > 0.999
 
 
 def test_a_table_of_floats_stays_one() -> None:
     values = torch.randn(40, NUM_INPUTS)
-    table = method().load_table(FloatWeight(values), torch.float32)
+    table = method().load_table(FloatWeight(values), DType.FLOAT32)
     assert isinstance(table, PanelsTable)
-    assert torch.equal(table.rows(torch.arange(40)), values)
+    assert torch.equal(as_torch(table.rows(torch.arange(40))), values)

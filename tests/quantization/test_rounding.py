@@ -11,7 +11,9 @@ from tests.quantization.stored_weights import FloatWeight
 
 from quire.core.native import has_native_module
 from quire.kernels.cpu_ops import CpuOps
+from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels
+from quire.kernels.torch_on_arrays import as_torch
 from quire.quantization.rounding import GROUP_SIZE, round_rows
 from quire.quantization.select import select_method
 
@@ -64,16 +66,16 @@ def test_a_layer_is_near_that_of_floats(quantization: str, most: float) -> None:
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(num_outputs, 96, generator=generator) for num_outputs in (40, 8, 24)]
     x = torch.randn(9, 96, generator=generator)
-    method = select_method(CpuOps(), torch.float32, quantization)  # type: ignore[arg-type]
-    found = method.apply(x, method.load([FloatWeight(part) for part in parts], torch.float32), None)
+    method = select_method(CpuOps(), DType.FLOAT32, quantization)  # type: ignore[arg-type]
+    found = method.apply(x, method.load([FloatWeight(part) for part in parts], DType.FLOAT32), None)
     expected = x @ torch.cat(parts).T
     assert (found - expected).square().mean().sqrt() < most * expected.square().mean().sqrt()
-    table = method.load_table(FloatWeight(parts[0]), torch.float32)
-    assert (table.rows(torch.arange(40)) - parts[0]).abs().max() < 0.02
+    table = method.load_table(FloatWeight(parts[0]), DType.FLOAT32)
+    assert (as_torch(table.rows(torch.arange(40))) - parts[0]).abs().max() < 0.02
 
 
 @pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 def test_inputs_that_are_no_whole_groups_stay_floats() -> None:
-    method = select_method(CpuOps(), torch.float32, "int4")
-    (segment,) = method.load([FloatWeight(torch.randn(8, 40))], torch.float32)
+    method = select_method(CpuOps(), DType.FLOAT32, "int4")
+    (segment,) = method.load([FloatWeight(torch.randn(8, 40))], DType.FLOAT32)
     assert isinstance(segment.weight, DensePanels)

@@ -153,7 +153,7 @@ def test_a_structured_row_is_bitwise_the_same_beside_any_others(fields: dict[str
     logits = torch.randn(9, VOCAB_SIZE, generator=torch.Generator().manual_seed(3)) * 3
     grammars, sampler = grammars_of("byte-level"), Sampler(VOCAB_SIZE)
     output = small_tokenizer("byte-level").encode("the", add_special_tokens=False)
-    alone = sampler.sample(logits[:1], [row(grammars_of("byte-level"), fields, output)])
+    alone = sampler.sample(logits[:1].numpy(), [row(grammars_of("byte-level"), fields, output)])
     assert alone[0].error is None
     for place in range(9):
         order = [*range(1, place + 1), 0, *range(place + 1, 9)]
@@ -161,7 +161,7 @@ def test_a_structured_row_is_bitwise_the_same_beside_any_others(fields: dict[str
         rows.insert(place, row(grammars, fields, output))
         for each in reversed(rows):
             each.prepare()
-        outcomes = sampler.sample(logits[order], rows)
+        outcomes = sampler.sample(logits[order].numpy(), rows)
         assert outcomes[place] == alone[0]
         failed = [outcome.error is not None for outcome in outcomes[:place] + outcomes[place + 1 :]]
         assert failed == [i % 4 == 3 for i in range(8)]
@@ -170,7 +170,7 @@ def test_a_structured_row_is_bitwise_the_same_beside_any_others(fields: dict[str
 def test_the_reported_logprobs_are_the_models_own() -> None:
     logits = torch.full((1, VOCAB_SIZE), -1.0)
     logits[0, 200] = 3.0
-    outcome = Sampler(VOCAB_SIZE).sample(logits, [row(grammars_of("byte-level"), {"temperature": 0.0})])[0]
+    outcome = Sampler(VOCAB_SIZE).sample(logits.numpy(), [row(grammars_of("byte-level"), {"temperature": 0.0})])[0]
     assert outcome.token_id != 200
     assert outcome.logprobs is not None
     assert outcome.logprobs.token_ids[1] == 200
@@ -179,7 +179,7 @@ def test_the_reported_logprobs_are_the_models_own() -> None:
 
 def test_nothing_left_names_structured_output_among_the_causes() -> None:
     outcome = Sampler(VOCAB_SIZE).sample(
-        torch.zeros(1, VOCAB_SIZE), [row(grammars_of("byte-level"), {"allowed_token_ids": [200]})]
+        torch.zeros(1, VOCAB_SIZE).numpy(), [row(grammars_of("byte-level"), {"allowed_token_ids": [200]})]
     )[0]
     assert "structured_outputs" in (outcome.error or "")
 

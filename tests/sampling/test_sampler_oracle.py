@@ -91,7 +91,7 @@ def check_batch(batch: list[Case]) -> None:
     expected = [case.expected_token() for case in batch]
     logits = torch.tensor([case.logits for case in batch])
     before = logits.clone()
-    sampled = Sampler(V).sample(logits, [case.row() for case in batch])
+    sampled = Sampler(V).sample(logits.numpy(), [case.row() for case in batch])
     assert torch.equal(logits, before)
     for token, want in zip(sampled, expected, strict=True):
         if want is None:
@@ -123,7 +123,7 @@ def test_penalties_of_small_logits_of_either_sign() -> None:
 
 def one(logits: list[float], token_ids: list[int] | None = None, **fields: object) -> int:
     row = SamplingRow(SamplingParams(**fields), 5, token_ids or [0], 1, [])  # type: ignore[arg-type]
-    sampled = Sampler(len(logits)).sample(torch.tensor([logits]), [row])[0]
+    sampled = Sampler(len(logits)).sample(torch.tensor([logits]).numpy(), [row])[0]
     assert sampled.error is None
     return sampled.token_id
 
@@ -141,7 +141,7 @@ def kept(logits: list[float], **fields: object) -> set[int]:
     """The tokens that many seeds draw."""
     params = SamplingParams(**fields)  # type: ignore[arg-type]
     rows = [SamplingRow(params, seed, [0], 1, []) for seed in range(600)]
-    return {token.token_id for token in Sampler(len(logits)).sample(torch.tensor([logits] * 600), rows)}
+    return {token.token_id for token in Sampler(len(logits)).sample(torch.tensor([logits] * 600).numpy(), rows)}
 
 
 def test_exactly_k_tokens_and_exactly_p_of_the_mass() -> None:
@@ -175,6 +175,6 @@ def test_min_tokens_releases_the_stop_tokens_in_time() -> None:
     row = SamplingRow(params, 0, token_ids, 3, [1, 2])
     chosen = []
     for _ in range(4):
-        chosen.append(Sampler(4).sample(torch.tensor([[0.0, 9.0, 8.0, 1.0]]), [row])[0].token_id)
+        chosen.append(Sampler(4).sample(torch.tensor([[0.0, 9.0, 8.0, 1.0]]).numpy(), [row])[0].token_id)
         token_ids.append(chosen[-1])
     assert chosen == [3, 3, 1, 1]

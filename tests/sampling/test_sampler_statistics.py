@@ -51,7 +51,7 @@ def exact(params: SamplingParams) -> list[float]:
 def draw(params: SamplingParams, seeds: range) -> list[int]:
     rows = [SamplingRow(params, seed, TOKEN_IDS, NUM_PROMPT_TOKENS, STOP_TOKEN_IDS) for seed in seeds]
     logits = torch.tensor(LOGITS).expand(len(rows), V)
-    return [token.token_id for token in Sampler(V).sample(logits, rows)]
+    return [token.token_id for token in Sampler(V).sample(logits.numpy(), rows)]
 
 
 def assert_drawn_from(probabilities: list[float], token_ids: list[int]) -> None:
@@ -91,7 +91,7 @@ def test_positions_of_one_request() -> None:
     token_ids: list[int] = []
     rows = [SamplingRow(params, 3, [0] * position, 0, []) for position in range(1, 2001)]
     logits = torch.tensor(LOGITS).expand(len(rows), V)
-    token_ids = [token.token_id for token in Sampler(V).sample(logits, rows)]
+    token_ids = [token.token_id for token in Sampler(V).sample(logits.numpy(), rows)]
     assert_drawn_from(exact(params), token_ids)
     values = np.array(token_ids, float)
     for lag in (1, 2, 7):

@@ -25,9 +25,9 @@ def test_logits_that_are_not_finite(bad: list[float], fields: dict[str, Any], ne
         return SamplingRow(SamplingParams(**neighbour, logprobs=2), 6, [1, 2], 1, [])
 
     sampler = Sampler(4)
-    expected = sampler.sample(torch.tensor([GOOD]), [good_row()])[0]
+    expected = sampler.sample(torch.tensor([GOOD]).numpy(), [good_row()])[0]
     bad_row = SamplingRow(SamplingParams(**fields, logprobs=2), 5, [1, 2, 3], 1, [])
-    first, second, third = sampler.sample(torch.tensor([GOOD, bad, GOOD]), [good_row(), bad_row, good_row()])
+    first, second, third = sampler.sample(torch.tensor([GOOD, bad, GOOD]).numpy(), [good_row(), bad_row, good_row()])
     assert (first, third) == (expected, expected)
     assert second.error is not None
     assert "position 3" in second.error
@@ -47,7 +47,7 @@ def test_logits_that_are_not_finite(bad: list[float], fields: dict[str, Any], ne
 )
 def test_nothing_left_to_choose(fields: dict[str, Any]) -> None:
     row = SamplingRow(SamplingParams(**fields), 5, [1, 2, 0, 1], 1, [3])
-    token = Sampler(4).sample(torch.tensor([GOOD]), [row])[0]
+    token = Sampler(4).sample(torch.tensor([GOOD]).numpy(), [row])[0]
     assert token.error is not None
     assert "allowed_token_ids" in token.error
     assert "relax" in token.error
@@ -55,10 +55,10 @@ def test_nothing_left_to_choose(fields: dict[str, Any]) -> None:
 
 def test_masked_by_the_model_is_not_an_error() -> None:
     rows = [SamplingRow(SamplingParams(), seed, [0], 1, []) for seed in range(200)]
-    sampled = Sampler(4).sample(torch.tensor([[-INF, 1.0, -INF, 1.0]] * 200), rows)
+    sampled = Sampler(4).sample(torch.tensor([[-INF, 1.0, -INF, 1.0]] * 200).numpy(), rows)
     assert {token.token_id for token in sampled} == {1, 3}
     assert all(token.error is None for token in sampled)
 
 
 def test_no_rows() -> None:
-    assert Sampler(4).sample(torch.empty(0, 4), []) == []
+    assert Sampler(4).sample(torch.empty(0, 4).numpy(), []) == []

@@ -22,7 +22,7 @@ V = 16
 
 def sample(logits: list[float], **fields: Any) -> SampledToken:
     row = SamplingRow(SamplingParams(**fields), 4, [1, 2, 3], 2, [])
-    return Sampler(len(logits)).sample(torch.tensor([logits]), [row])[0]
+    return Sampler(len(logits)).sample(torch.tensor([logits]).numpy(), [row])[0]
 
 
 def assert_right(found: TokenLogprobs, logits: list[float], token_id: int, num_logprobs: int) -> None:
@@ -49,7 +49,7 @@ def test_against_the_definition(logits: list[float], num_logprobs: int, temperat
 @given(st.lists(st.tuples(LOGITS, st.integers(0, V - 1)), min_size=1, max_size=5), st.integers(0, 4))
 def test_prompt_logprobs_against_the_definition(positions: list[tuple[list[float], int]], num_logprobs: int) -> None:
     logits = torch.tensor([row for row, _ in positions])
-    found = prompt_logprobs(logits, [target for _, target in positions], num_logprobs)
+    found = prompt_logprobs(logits.numpy(), [target for _, target in positions], num_logprobs)
     for entry, (row, target) in zip(found, positions, strict=True):
         assert_right(entry, row, target, num_logprobs)
 
@@ -65,7 +65,7 @@ def test_the_whole_vocabulary() -> None:
     assert found.token_ids[1:] == oracle.ranking(logits)
     assert found.ranks[1:] == list(range(1, 5001))
     assert math.fsum(math.exp(logprob) for logprob in found.logprobs[1:]) == pytest.approx(1, abs=1e-4)
-    prompt = prompt_logprobs(torch.tensor([logits]), [17], ALL_LOGPROBS)[0]
+    prompt = prompt_logprobs(torch.tensor([logits]).numpy(), [17], ALL_LOGPROBS)[0]
     assert prompt.token_ids[1:] == found.token_ids[1:]
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
 from quire.core.kv_layout import FullAttentionSpec, KVSpec, SlidingWindowSpec, make_kv_cache_config
+from quire.kernels.array import Arrays
+from quire.kernels.dtype import DType
+from quire.kernels.tensor import Tensors
+from quire.kernels.torch_tensors import TorchTensors
 from quire.worker.kv_cache import KVCache
 
 FULL = FullAttentionSpec(2, 8)
 SLIDING = SlidingWindowSpec(2, 8, 4)
 
 
-def make(dtype: torch.dtype = torch.float32) -> KVCache:
+def make(tensors: Tensors = TorchTensors(), dtype: Any = torch.float32) -> KVCache:  # noqa: B008
     specs: list[KVSpec] = [SLIDING, FULL, SLIDING, FULL]
-    return KVCache(make_kv_cache_config(specs, block_size=4, bytes_per_element=4, num_blocks=6), 4, dtype)
+    return KVCache(make_kv_cache_config(specs, block_size=4, bytes_per_element=4, num_blocks=6), 4, tensors, dtype)
 
 
 def test_groups_share_slots_not_layers_of_one_group() -> None:
@@ -25,7 +32,7 @@ def test_groups_share_slots_not_layers_of_one_group() -> None:
 
 def test_dtypes_start_at_zero_and_are_writable() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        cache = make(dtype)
+        cache = make(TorchTensors(), dtype)
         assert cache.layers[3].value.dtype is dtype
         assert cache.layers[3].value.shape == (6, 4, 2, 8)
         assert not cache.layers[3].value.any()
@@ -39,3 +46,13 @@ def test_copies_read_every_source_before_any_is_overwritten() -> None:
         cache.layers[0].key[block] = block
     cache.copy_blocks([(1, 2), (2, 3)])
     assert [cache.layers[0].key[block].unique().tolist() for block in range(4)] == [[0], [1], [1], [2]]
+
+
+def test_arrays_are_copied_too() -> None:
+    cache = make(Arrays(), DType.BFLOAT16)
+    for block in range(6):
+        cache.layers[0].key[block] = float(block)
+    cache.copy_blocks([(1, 2), (2, 3)])
+    found = Arrays().numbers(cache.layers[0].key)
+    assert [np.unique(found[block]).tolist() for block in range(4)] == [[0], [1], [1], [2]]
+    assert not Arrays().numbers(cache.layers[0].value).any()

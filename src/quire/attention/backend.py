@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
-
-import torch
+from typing import Any, Protocol
 
 from quire.attention.forward_batch import ForwardBatch
+from quire.kernels.dtype import DType
 
-ALL_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+ALL_DTYPES = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16})
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCapabilities:
     """What a backend can do and what it promises."""
 
-    dtypes: frozenset[torch.dtype]
+    dtypes: frozenset[DType]
     sliding_window: bool
     logit_softcap: bool
-    bitwise_dtypes: frozenset[torch.dtype]
+    bitwise_dtypes: frozenset[DType]
     """Dtypes in which a row's result does not depend on the batch, the chunking, or the history of the cache."""
 
 
@@ -40,8 +39,8 @@ class AttentionShape:
 class LayerKVCache:
     """The KV of one layer: key and value [num_blocks, block_size, num_kv_heads, head_dim]."""
 
-    key: torch.Tensor
-    value: torch.Tensor
+    key: Any
+    value: Any
 
 
 class AttentionBackend(Protocol):
@@ -52,13 +51,13 @@ class AttentionBackend(Protocol):
 
     def attend(
         self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Any,
+        key: Any,
+        value: Any,
         cache: LayerKVCache,
         shape: AttentionShape,
         batch: ForwardBatch,
-    ) -> torch.Tensor:
+    ) -> Any:
         """query [T, num_heads, head_dim], key and value [T, num_kv_heads, head_dim] -> [T, num_heads * head_dim].
 
         Every row's KV is written before any row reads, so rows of one step may share blocks that one of them writes.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 
 from quire.attention.backend import AttentionCapabilities, AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.core.native import has_native_module
 from quire.kernels import native
+from quire.kernels.array import Array
+from quire.kernels.dtype import NATIVE_DTYPES, DType
 
 
 class CpuBackend:
@@ -16,25 +18,25 @@ class CpuBackend:
     """One of `native.instruction_sets()`; the fastest unless given."""
     capabilities = AttentionCapabilities(
         # None where the kernels were not built: never chosen.
-        dtypes=native.DTYPES if has_native_module() else frozenset(),
+        dtypes=NATIVE_DTYPES if has_native_module() else frozenset(),
         sliding_window=True,
         logit_softcap=True,
-        bitwise_dtypes=native.DTYPES,
+        bitwise_dtypes=NATIVE_DTYPES,
     )
 
     def attend(
         self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Array,
+        key: Array,
+        value: Array,
         cache: LayerKVCache,
         shape: AttentionShape,
         batch: ForwardBatch,
-    ) -> torch.Tensor:
+    ) -> Array:
         rows = batch.groups[batch.layer_groups[shape.layer]]
         native.write_kv(key, value, cache.key, cache.value, rows.slots, instruction_set=self.instruction_set)
         if self.name not in batch.scratch:
-            batch.scratch[self.name] = (torch.tensor(batch.query_starts), torch.tensor(batch.context_lens))
+            batch.scratch[self.name] = (_numbers(batch.query_starts), _numbers(batch.context_lens))
         query_starts, context_lens = batch.scratch[self.name]
         return native.paged_attention(
             query,
@@ -48,3 +50,7 @@ class CpuBackend:
             logit_softcap=shape.logit_softcap,
             instruction_set=self.instruction_set,
         ).flatten(1)
+
+
+def _numbers(values: list[int]) -> Array:
+    return Array(np.array(values, np.int64), DType.INT64)

@@ -1,11 +1,12 @@
-"""The tensors of one step, as layers and attention see them. Layers get `(x, batch)`; there is no global context (ADR 4)."""
+"""The tensors of one step, as layers and attention see them. Layers get `(x, batch)`; there is no global context (ADR 4).
+
+They are torch's or Arrays, as the ops of the model take.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-
-import torch
 
 
 @dataclass(slots=True)
@@ -16,8 +17,8 @@ class RowBlocks:
     slots: int64 [T], where each token's KV goes: block * block_size + offset.
     """
 
-    block_tables: torch.Tensor
-    slots: torch.Tensor
+    block_tables: Any
+    slots: Any
 
 
 @dataclass(slots=True)
@@ -32,13 +33,13 @@ class ForwardBatch:
     scratch: what an attention backend derives once a step and reads again in every layer (masks, tiles).
     """
 
-    token_ids: torch.Tensor
-    positions: torch.Tensor
+    token_ids: Any
+    positions: Any
     query_starts: list[int]
     context_lens: list[int]
     groups: list[RowBlocks]
     layer_groups: list[int]
-    logits_indices: torch.Tensor
+    logits_indices: Any
     scratch: dict[Any, Any] = field(default_factory=dict)
 
     @property

@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any, cast
 
 from quire.attention.backend import AttentionBackend
-from quire.attention.cpu_backend import CpuBackend
-from quire.attention.encoder import CpuEncoderBackend, ReferenceEncoderBackend, TorchEncoderBackend
-from quire.attention.reference import ReferenceBackend
-from quire.attention.torch_backend import TorchBackend
 from quire.checkpoint.model_config import ModelConfig
+from quire.core.places import load_place
 from quire.errors import UnsupportedModelError
+from quire.kernels.dtype import dtype_of
 
-BACKENDS: tuple[AttentionBackend, ...] = (CpuBackend(), TorchBackend(), ReferenceBackend())
-ENCODER_BACKENDS: tuple[AttentionBackend, ...] = (
-    CpuEncoderBackend(),
-    TorchEncoderBackend(),
-    ReferenceEncoderBackend(),
-)
+BACKENDS = {
+    "cpu": "quire.attention.cpu_backend:CpuBackend",
+    "torch": "quire.attention.torch_backend:TorchBackend",
+    "reference": "quire.attention.reference:ReferenceBackend",
+}
+"""Named by string: `cpu` runs without torch."""
+ENCODER_BACKENDS = {
+    "cpu": "quire.attention.cpu_encoder:CpuEncoderBackend",
+    "torch": "quire.attention.encoder:TorchEncoderBackend",
+    "reference": "quire.attention.encoder:ReferenceEncoderBackend",
+}
 
 
-def select_backend(name: str, dtype: torch.dtype, config: ModelConfig) -> AttentionBackend:
+def select_backend(name: str, dtype: Any, config: ModelConfig) -> AttentionBackend:
     """The backend of that name, or for "auto" the fastest that can run the model.
 
     Raises UnsupportedModelError that says why each backend was refused.
     """
     refusals = []
-    for backend in ENCODER_BACKENDS if config.is_encoder else BACKENDS:
-        reason = _refusal(backend, name, dtype, config)
+    for candidate, place in (ENCODER_BACKENDS if config.is_encoder else BACKENDS).items():
+        if name not in ("auto", candidate):
+            refusals.append(f"{candidate}: not the one asked for")
+            continue
+        backend = cast(AttentionBackend, load_place(place)())
+        reason = _refusal(backend, dtype, config)
         if reason is None:
             return backend
-        refusals.append(f"{backend.name}: {reason}")
+        refusals.append(f"{candidate}: {reason}")
     raise UnsupportedModelError(
         f"No attention backend fits backend={name!r}, dtype={dtype} and {config.architecture} ({'; '.join(refusals)})."
     )
 
 
-def _refusal(backend: AttentionBackend, name: str, dtype: torch.dtype, config: ModelConfig) -> str | None:
+def _refusal(backend: AttentionBackend, dtype: Any, config: ModelConfig) -> str | None:
     """Why this backend cannot serve, or None where it can."""
     can = backend.capabilities
-    if name not in ("auto", backend.name):
-        return "not the one asked for"
-    if dtype not in can.dtypes:
+    if dtype_of(dtype) not in can.dtypes:
         return f"has no {dtype}"
     if config.attention_logit_softcap is not None and not can.logit_softcap:
         return f"cannot soft-cap scores (attention_logit_softcap {config.attention_logit_softcap})"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.mapped_file import MappedFile
 from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.safetensors_header import SafetensorsTensor, read_safetensors_header
@@ -62,6 +63,9 @@ class SafetensorsFiles:
 
     def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
         raise AssertionError(f"{name} is not quantized: safetensors files hold no types of few bits")
+
+    def read_blocks(self, name: str) -> BlockRows | None:
+        return None
 
     def close(self) -> None:
         for file in self._files:

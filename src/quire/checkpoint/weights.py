@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
 
 
@@ -43,6 +44,12 @@ class WeightSource(Protocol):
 
     def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
         """Rows [start, stop) as they are stored."""
+
+    def read_blocks(self, name: str) -> BlockRows | None:
+        """A quantized tensor in the file's own blocks, for who can read them: valid until the next one is read.
+
+        None where the file has no blocks.
+        """
 
     def close(self) -> None: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from quire.cache.kv_cache_manager import KVCacheManager
@@ -53,12 +54,19 @@ def launch(
     _log_to_stderr_unless_configured()
     checkpoint = open_checkpoint(config.model)
     on_files_ready()
-    tokenizer = Tokenizer(checkpoint.tokenizer)
     resolved = resolve(config, checkpoint.config, read_machine())
     for reason in resolved.reasons:
         logger.info("%s", reason)
     logger.info("%s", resolved.kv_cache_line)
-    engine = ENGINES[resolved.task](executor_name, _worker_config(config, resolved), resolved, checkpoint)
+    # The tokenizer is read while the weights are loaded, most of which needs no interpreter.
+    with ThreadPoolExecutor(1, "quire-tokenizer") as beside:
+        reading = beside.submit(lambda: Tokenizer(checkpoint.tokenizer))
+        engine = ENGINES[resolved.task](executor_name, _worker_config(config, resolved), resolved, checkpoint)
+        try:
+            tokenizer = reading.result()
+        except BaseException:
+            engine.shutdown()
+            raise
     return LaunchedEngine(
         tokenizer=tokenizer,
         config=resolved,

@@ -1,1 +1,1 @@
-"""Torch operators behind one signature an op: reference (bitwise, the oracle) and torch (fast)."""
+"""Operators behind one signature an op: reference (bitwise, the oracle), torch, cpu (native); and what they compute with."""

@@ -14,3 +14,10 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
 }
+
+
+def softcap_rows(logits: torch.Tensor, cap: float) -> torch.Tensor:
+    """Row by row, in place: the bits of a vectorized tanh depend on where in a buffer an element lies (ADR 5)."""
+    for row in logits.unbind():
+        row.copy_(torch.tanh(row / cap) * cap)
+    return logits

@@ -6,16 +6,19 @@ Rows may lie apart. A row's result has the same bits whatever the other rows are
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
-
-from quire.kernels.native import DTYPES, current_program, instruction_sets, is_bfloat16, module
+from quire.kernels.array import Array, empty_array
+from quire.kernels.dtype import NATIVE_DTYPES, DType, dtype_of, is_bfloat16
+from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
 from quire.kernels.panels import PANEL, PanelWeight
-from quire.kernels.recording import empty
+from quire.kernels.tensor import Tensor
 from quire.kernels.weight_memory import empty_weight
 
-LINE = 64
+T = TypeVar("T", bound=Tensor)
+
+UNIT = 4
+"""Bytes that are multiplied together."""
 GROUP_BYTES = 20
 """What is kept of each group of activations beside its codes."""
 
@@ -24,23 +27,23 @@ GROUP_BYTES = 20
 class DensePanels:
     """A weight [num_outputs, num_inputs] of a dtype of DTYPES. `memory` [whole panels, whole units] holds its panels."""
 
-    memory: torch.Tensor
+    memory: Array
     num_outputs: int
     num_inputs: int
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> DType:
         return self.memory.dtype
 
 
-def empty_dense(num_outputs: int, num_inputs: int, dtype: torch.dtype) -> DensePanels:
+def empty_dense(num_outputs: int, num_inputs: int, dtype: DType) -> DensePanels:
     """Memory for a weight, to be filled row by row before `pack_`; what is padding is zero."""
-    assert dtype in DTYPES
+    assert dtype in NATIVE_DTYPES
     whole_units = -(-num_inputs // per_unit(dtype)) * per_unit(dtype)
     whole_panels = -(-num_outputs // PANEL) * PANEL
     memory = empty_weight((whole_panels, whole_units), dtype)
-    memory[num_outputs:] = 0
-    memory[:, num_inputs:] = 0
+    memory.stored[num_outputs:] = 0
+    memory.stored[:, num_inputs:] = 0
     return DensePanels(memory, num_outputs, num_inputs)
 
 
@@ -52,29 +55,31 @@ def pack_(weight: DensePanels) -> DensePanels:
         weight.memory.data_ptr(),
         num_rows // PANEL,
         num_inputs // per_unit(weight.dtype),
-        torch.get_num_threads(),
+        thread_count(),
     )
     return weight
 
 
-def per_unit(dtype: torch.dtype) -> int:
+def per_unit(dtype: DType) -> int:
     """Inputs whose weights are multiplied together."""
-    return 4 // dtype.itemsize
+    return UNIT // dtype.itemsize
 
 
 def dense_linear(
-    x: torch.Tensor,
+    x: T,
     weight: DensePanels,
-    bias: torch.Tensor | None = None,
-    output: torch.Tensor | None = None,
+    bias: Tensor | None = None,
+    output: T | None = None,
     *,
     instruction_set: str | None = None,
-) -> torch.Tensor:
+) -> T:
     """Summed in float32. x is of the weight's dtype, `output` of any of DTYPES; unless given it is as x. bias [N]."""
-    assert x.dtype == weight.dtype
+    assert dtype_of(x.dtype) == weight.dtype
     y = _output(x, weight.num_inputs, weight.num_outputs, output)
-    x = x if x.stride(1) == 1 else x.contiguous()
-    units = empty((_whole_tiles(x.shape[0]) * _whole_tiles(weight.memory.shape[1] // per_unit(x.dtype)),), torch.int32)
+    x = x if x.stride()[1] == 1 else x.contiguous()
+    units = empty_array(
+        (_whole_tiles(x.shape[0]) * _whole_tiles(weight.memory.shape[1] // per_unit(weight.dtype)) * UNIT,), DType.UINT8
+    )
     module().dense_linear(
         current_program(),
         instruction_set or instruction_sets()[0],
@@ -84,19 +89,19 @@ def dense_linear(
         _rows(y),
         units.data_ptr(),
         x.shape[0],
-        torch.get_num_threads(),
+        thread_count(),
     )
     return y
 
 
 def quantized_linear(
-    x: torch.Tensor,
+    x: T,
     weight: PanelWeight,
-    bias: torch.Tensor | None = None,
-    output: torch.Tensor | None = None,
+    bias: Tensor | None = None,
+    output: T | None = None,
     *,
     instruction_set: str | None = None,
-) -> torch.Tensor:
+) -> T:
     """Multiplied as integers. x and `output` are each of a dtype of DTYPES, `output` x's unless given. bias [N].
 
     Activations have a scale for each of the weight's groups of inputs of each row, and 7 bits and a sign of the group's
@@ -104,9 +109,9 @@ def quantized_linear(
     """
     layout = weight.layout
     y = _output(x, layout.num_inputs, layout.num_outputs, output)
-    x = x if x.stride(1) == 1 else x.contiguous()
+    x = x if x.stride()[1] == 1 else x.contiguous()
     num_groups = layout.num_inputs // layout.group_size
-    scratch = empty((x.shape[0] * (layout.num_inputs + GROUP_BYTES * num_groups),), torch.uint8)
+    scratch = empty_array((x.shape[0] * (layout.num_inputs + GROUP_BYTES * num_groups),), DType.UINT8)
     module().quantized_linear(
         current_program(),
         instruction_set or instruction_sets()[0],
@@ -116,16 +121,16 @@ def quantized_linear(
         _rows(y),
         scratch.data_ptr(),
         x.shape[0],
-        torch.get_num_threads(),
+        thread_count(),
     )
     return y
 
 
-def dense_rows(weight: DensePanels, indices: torch.Tensor, *, instruction_set: str | None = None) -> torch.Tensor:
+def dense_rows(weight: DensePanels, indices: Tensor, *, instruction_set: str | None = None) -> Array:
     """Rows of a weight: int64 [T] -> [T, K] of its dtype."""
-    assert indices.dtype == torch.int64
+    assert dtype_of(indices.dtype) == DType.INT64
     indices = indices.contiguous()
-    y = empty((indices.shape[0], weight.num_inputs), weight.dtype)
+    y = empty_array((indices.shape[0], weight.num_inputs), weight.dtype)
     module().dense_rows(
         current_program(),
         instruction_set or instruction_sets()[0],
@@ -133,16 +138,16 @@ def dense_rows(weight: DensePanels, indices: torch.Tensor, *, instruction_set: s
         indices.data_ptr(),
         indices.shape[0],
         y.data_ptr(),
-        torch.get_num_threads(),
+        thread_count(),
     )
     return y
 
 
-def panel_rows(weight: PanelWeight, indices: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def panel_rows(weight: PanelWeight, indices: Tensor, dtype: DType) -> Array:
     """Rows of a quantized weight as floats: int64 [T] -> [T, K] of a dtype of DTYPES."""
-    assert indices.dtype == torch.int64
+    assert dtype_of(indices.dtype) == DType.INT64
     indices = indices.contiguous()
-    y = empty((indices.shape[0], weight.layout.num_inputs), dtype)
+    y = empty_array((indices.shape[0], weight.layout.num_inputs), dtype)
     module().panel_rows(
         current_program(),
         instruction_sets()[0],
@@ -151,7 +156,7 @@ def panel_rows(weight: PanelWeight, indices: torch.Tensor, dtype: torch.dtype) -
         indices.shape[0],
         y.data_ptr(),
         is_bfloat16(y),
-        torch.get_num_threads(),
+        thread_count(),
     )
     return y
 
@@ -160,22 +165,22 @@ def _whole_tiles(count: int) -> int:
     return -(-count // PANEL) * PANEL
 
 
-def _output(x: torch.Tensor, num_inputs: int, num_outputs: int, output: torch.Tensor | None) -> torch.Tensor:
+def _output(x: T, num_inputs: int, num_outputs: int, output: T | None) -> T:
     assert x.shape[1] == num_inputs
-    y = empty((x.shape[0], num_outputs), x.dtype) if output is None else output
-    assert y.shape == (x.shape[0], num_outputs)
-    assert y.stride(1) == 1
+    y = x.new_empty((x.shape[0], num_outputs)) if output is None else output
+    assert tuple(y.shape) == (x.shape[0], num_outputs)
+    assert y.stride()[1] == 1
     return y
 
 
-def _rows(x: torch.Tensor) -> tuple[int, int, bool]:
-    return x.data_ptr(), x.stride(0), is_bfloat16(x)
+def _rows(x: Tensor) -> tuple[int, int, bool]:
+    return x.data_ptr(), x.stride()[0], is_bfloat16(x)
 
 
-def _bias(bias: torch.Tensor | None, num_outputs: int) -> tuple[int, int, bool]:
+def _bias(bias: Tensor | None, num_outputs: int) -> tuple[int, int, bool]:
     if bias is None:
         return 0, 0, False
-    assert bias.shape == (num_outputs,)
+    assert tuple(bias.shape) == (num_outputs,)
     assert bias.is_contiguous()
     return bias.data_ptr(), 1, is_bfloat16(bias)
 

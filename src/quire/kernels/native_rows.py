@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TypeVar
 
-from quire.kernels.native import current_program, instruction_sets, is_bfloat16, module
-from quire.kernels.recording import empty
+from quire.kernels.dtype import is_bfloat16
+from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
+from quire.kernels.tensor import Tensor
+
+T = TypeVar("T", bound=Tensor)
 
 
-def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+def layer_norm(x: T, weight: Tensor, bias: Tensor | None, eps: float) -> T:
     """(x - mean) / std * weight + bias over the last dimension of [T, D] or [T, H, D], contiguous."""
-    heads = x.unsqueeze(1) if x.dim() == 2 else x
-    if heads.stride(2) != 1:
+    heads = x.unsqueeze(1) if len(x.shape) == 2 else x
+    if heads.stride()[2] != 1:
         heads = heads.contiguous()
     num_tokens, num_heads, width = heads.shape
     for parameter in (weight,) if bias is None else (weight, bias):
         assert parameter.dtype == x.dtype
-        assert parameter.shape == (width,)
+        assert tuple(parameter.shape) == (width,)
         assert parameter.is_contiguous()
-    y = empty(tuple(x.shape), x.dtype)
+    y = x.new_empty(tuple(x.shape))
     module().layer_norm(
         current_program(by_token=True),
         isa=instruction_sets()[0],
-        x=(heads.data_ptr(), heads.stride(0), heads.stride(1)),
+        x=(heads.data_ptr(), heads.stride()[0], heads.stride()[1]),
         weight=weight.data_ptr(),
         bias=0 if bias is None else bias.data_ptr(),
         y=(y.data_ptr(), num_heads * width, width),
@@ -31,25 +34,25 @@ def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
         width=width,
         eps=eps,
         bfloat16=is_bfloat16(x),
-        num_threads=torch.get_num_threads(),
+        num_threads=thread_count(),
     )
     return y
 
 
-def activate(x: torch.Tensor, kind: str) -> torch.Tensor:
+def activate(x: T, kind: str) -> T:
     """[T, D]; `kind` is one of GATES."""
-    assert x.stride(1) == 1
+    assert x.stride()[1] == 1
     num_tokens, width = x.shape
-    y = empty((num_tokens, width), x.dtype)
+    y = x.new_empty((num_tokens, width))
     module().activate(
         current_program(by_token=True),
         isa=instruction_sets()[0],
-        x=(x.data_ptr(), x.stride(0), 0),
+        x=(x.data_ptr(), x.stride()[0], 0),
         y=(y.data_ptr(), width, 0),
         num_tokens=num_tokens,
         width=width,
         activation=module().Activation[kind],
         bfloat16=is_bfloat16(x),
-        num_threads=torch.get_num_threads(),
+        num_threads=thread_count(),
     )
     return y

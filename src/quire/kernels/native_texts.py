@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import torch
-
-from quire.kernels.native import current_program, instruction_sets, is_bfloat16, module
+from quire.kernels.dtype import DType, dtype_of, is_bfloat16
+from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
+from quire.kernels.tensor import Tensor
 
 BLOCK_SIZE = 16
 """Tokens: a block is one panel (KEYS_PER_PANEL in csrc/kv_cache.h), so the kernel reads it without copying it."""
 
 
 def write_texts(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_blocks: torch.Tensor,
-    value_blocks: torch.Tensor,
-    starts: torch.Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_blocks: Tensor,
+    value_blocks: Tensor,
+    starts: Tensor,
 ) -> None:
     """key, value [T, num_kv_heads, head_dim] to [num_blocks, BLOCK_SIZE, num_kv_heads, head_dim], of one dtype of DTYPES.
 
@@ -26,22 +26,22 @@ def write_texts(
     num_blocks = key_blocks.shape[0]
     assert value.shape == key.shape
     assert key.dtype == value.dtype == key_blocks.dtype == value_blocks.dtype
-    assert key_blocks.shape == value_blocks.shape == (num_blocks, BLOCK_SIZE, num_kv_heads, head_dim)
+    assert tuple(key_blocks.shape) == tuple(value_blocks.shape) == (num_blocks, BLOCK_SIZE, num_kv_heads, head_dim)
     assert key_blocks.is_contiguous()
     assert value_blocks.is_contiguous()
-    assert starts.dtype == torch.int64
-    assert starts.shape == (num_blocks + 1,)
+    assert dtype_of(starts.dtype) == DType.INT64
+    assert tuple(starts.shape) == (num_blocks + 1,)
     assert starts.is_contiguous()
     assert num_tokens <= num_blocks * BLOCK_SIZE
-    key, value = (x if x.stride()[1:] == (head_dim, 1) else x.contiguous() for x in (key, value))
+    key, value = (x if tuple(x.stride()[1:]) == (head_dim, 1) else x.contiguous() for x in (key, value))
     module().write_texts(
         current_program(),
         isa=instruction_sets()[0],
         bfloat16=is_bfloat16(key),
         key=key.data_ptr(),
-        key_stride=key.stride(0),
+        key_stride=key.stride()[0],
         value=value.data_ptr(),
-        value_stride=value.stride(0),
+        value_stride=value.stride()[0],
         key_blocks=key_blocks.data_ptr(),
         value_blocks=value_blocks.data_ptr(),
         starts=starts.data_ptr(),
@@ -49,5 +49,5 @@ def write_texts(
         block_size=BLOCK_SIZE,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        num_threads=torch.get_num_threads(),
+        num_threads=thread_count(),
     )

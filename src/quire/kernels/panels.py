@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.quantized import QuantizedRows
+from quire.kernels.array import Array, empty_array
+from quire.kernels.dtype import DType
+from quire.kernels.native_module import module, thread_count
 from quire.kernels.weight_memory import empty_weight
 
 PANEL = 16
@@ -61,18 +64,18 @@ class PanelLayout:
 class PanelWeight:
     """[num_outputs, num_inputs], uint8 [num_panels, panel_bytes]; the first panel begins on a cache line."""
 
-    panels: torch.Tensor
+    panels: Array
     layout: PanelLayout
 
 
 def empty_panels(layout: PanelLayout) -> PanelWeight:
     """Memory for a weight; `fill_panels` writes it."""
-    return PanelWeight(empty_weight((layout.num_panels, layout.panel_bytes), torch.uint8), layout)
+    return PanelWeight(empty_weight((layout.num_panels, layout.panel_bytes), DType.UINT8), layout)
 
 
 def empty_part(layout: PanelLayout) -> PanelWeight:
-    """For what is soon joined with others: torch's own memory, which is aligned to a line as well."""
-    return PanelWeight(torch.empty(layout.num_panels, layout.panel_bytes, dtype=torch.uint8), layout)
+    """For what is soon joined with others: memory that goes back at once."""
+    return PanelWeight(empty_array((layout.num_panels, layout.panel_bytes), DType.UINT8), layout)
 
 
 def can_follow(first: PanelLayout, second: PanelLayout) -> bool:
@@ -85,7 +88,7 @@ def join_panels(parts: Sequence[PanelWeight]) -> PanelWeight:
     assert all(can_follow(before.layout, part.layout) for before, part in pairwise(parts))
     num_outputs = sum(part.layout.num_outputs for part in parts)
     joined = empty_panels(replace(parts[0].layout, num_outputs=num_outputs))
-    torch.cat([part.panels for part in parts], out=joined.panels)
+    np.concatenate([part.panels.stored for part in parts], out=joined.panels.stored)
     return joined
 
 
@@ -100,6 +103,41 @@ def layout_of(rows: QuantizedRows, num_outputs: int) -> PanelLayout:
         groups_per_block=rows.groups_per_block,
         has_minimum=rows.minimum is not None,
     )
+
+
+def layout_of_blocks(rows: BlockRows) -> PanelLayout:
+    code_type = CODE_TYPES[rows.type_name]
+    return PanelLayout(
+        num_outputs=len(rows.rows),
+        num_inputs=rows.num_inputs,
+        bits=code_type.bits,
+        zero=code_type.zero,
+        group_size=code_type.group_size,
+        groups_per_block=code_type.groups_per_block,
+        has_minimum=code_type.has_minimum,
+    )
+
+
+def pack_blocks(weight: PanelWeight, rows: BlockRows) -> bool:
+    """What `fill_panels` writes, straight from the blocks of the file (csrc/packing.cpp). Whether all scales are finite."""
+    assert weight.layout == layout_of_blocks(rows)
+    assert rows.blocks.flags.c_contiguous
+    assert rows.rows.dtype == np.int64
+    assert rows.rows.flags.c_contiguous
+    assert ((rows.rows >= 0) & (rows.rows < len(rows.blocks))).all()
+    finite: bool = module().pack_blocks(
+        type=rows.type_name,
+        blocks=rows.blocks.__array_interface__["data"][0],
+        row_bytes=rows.blocks.shape[1],
+        rows=rows.rows.__array_interface__["data"][0],
+        num_rows=len(rows.rows),
+        num_blocks=weight.layout.num_blocks,
+        panels=weight.panels.data_ptr(),
+        panel_bytes=weight.layout.panel_bytes,
+        header_offset=weight.layout.header_offset,
+        num_threads=thread_count(),
+    )
+    return finite
 
 
 def fill_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: QuantizedRows) -> None:

@@ -23,7 +23,8 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-from quire.kernels.activation import ACTIVATIONS
+from quire.kernels.activation import ACTIVATIONS, softcap_rows
+from quire.kernels.torch_tensors import TorchTensors
 
 LINEAR_TILE = 32
 """Rows in one matrix product. Rows of 32 float32 start on cache lines, whatever their width: all tiles align alike."""
@@ -31,6 +32,12 @@ LINEAR_TILE = 32
 
 class ReferenceOps:
     name = "reference"
+
+    def __init__(self) -> None:
+        self.tensors = TorchTensors()
+
+    def use_num_threads(self, count: int) -> None:
+        torch.set_num_threads(count)
 
     def embedding(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return weight.index_select(0, token_ids)
@@ -73,6 +80,9 @@ class ReferenceOps:
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
         return (self._activate32(gate, kind) * up.float()).to(gate.dtype)
+
+    def softcap(self, logits: torch.Tensor, cap: float) -> torch.Tensor:
+        return softcap_rows(logits, cap)
 
     def _activate32(self, x: torch.Tensor, kind: str) -> torch.Tensor:
         function = ACTIVATIONS[kind]

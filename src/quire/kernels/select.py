@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from quire.errors import InvalidRequestError
-from quire.kernels.cpu_ops import CpuOps
-from quire.kernels.ops import Ops
-from quire.kernels.reference import ReferenceOps
-from quire.kernels.torch_ops import TorchOps
+from typing import cast
 
-OPS: dict[str, type[Ops]] = {"cpu": CpuOps, "torch": TorchOps, "reference": ReferenceOps}
+from quire.core.places import load_place
+from quire.errors import InvalidRequestError
+from quire.kernels.ops import Ops
+
+OPS = {
+    "cpu": "quire.kernels.cpu_ops:CpuOps",
+    "torch": "quire.kernels.torch_ops:TorchOps",
+    "reference": "quire.kernels.reference:ReferenceOps",
+}
+"""Named by string: `cpu` runs without torch."""
 
 
 def select_ops(name: str) -> Ops:
@@ -17,4 +22,4 @@ def select_ops(name: str) -> Ops:
         raise InvalidRequestError(
             f"There are no kernels named {name!r}; choose backend from {', '.join(OPS)}.", field="backend", value=name
         )
-    return OPS[name]()
+    return cast(Ops, load_place(OPS[name])())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from quire.kernels.activation import ACTIVATIONS
+from quire.kernels.activation import ACTIVATIONS, softcap_rows
+from quire.kernels.torch_tensors import TorchTensors
 
 NATIVE_CAPABILITIES = {
     torch.bfloat16: ("avx512_bf16", "amx_bf16", "arm_bf16"),
@@ -50,6 +51,10 @@ class TorchOps:
             if not multiplies_natively(dtype, capabilities)
         }
         self._widened = torch.empty(0)
+        self.tensors = TorchTensors()
+
+    def use_num_threads(self, count: int) -> None:
+        torch.set_num_threads(count)
 
     def embedding(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return weight.index_select(0, token_ids)
@@ -103,3 +108,6 @@ class TorchOps:
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
         return ACTIVATIONS[kind](gate).mul_(up)
+
+    def softcap(self, logits: torch.Tensor, cap: float) -> torch.Tensor:
+        return softcap_rows(logits, cap)

@@ -8,7 +8,10 @@ import mmap
 import threading
 import weakref
 
-import torch
+import numpy as np
+
+from quire.kernels.array import Array, empty_array
+from quire.kernels.dtype import DType
 
 LINE = 64
 HUGE_PAGE = 2 << 20
@@ -24,12 +27,12 @@ class WeightMemory:
         self._chunk: weakref.ref[mmap.mmap] | None = None
         self._used = 0
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Contiguous, on a cache line."""
         num_values = math.prod(shape)
         num_bytes = num_values * dtype.itemsize
         if num_bytes == 0:
-            return torch.empty(shape, dtype=dtype)
+            return empty_array(shape, dtype)
         with self._lock:
             chunk = None if self._chunk is None else self._chunk()
             if chunk is None or self._used + num_bytes > len(chunk):
@@ -39,12 +42,12 @@ class WeightMemory:
                 self._chunk, self._used = weakref.ref(chunk), 0
             first = self._used
             self._used += -(-num_bytes // LINE) * LINE
-        return torch.frombuffer(chunk, dtype=dtype, count=num_values, offset=first).view(shape)
+        return Array(np.frombuffer(chunk, dtype.stored, num_values, first).reshape(shape), dtype)
 
 
 _memory = WeightMemory()
 
 
-def empty_weight(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def empty_weight(shape: tuple[int, ...], dtype: DType) -> Array:
     """Contiguous, on a cache line; what it holds is undefined."""
     return _memory.empty(shape, dtype)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from quire.attention.backend import AttentionBackend, AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.kernels.ops import Ops
+from quire.kernels.tensor import Tensor
 from quire.layers.linear import Linear
 from quire.layers.norm import Norm
 from quire.layers.rope import Rotation
@@ -51,13 +50,11 @@ class Attention:
         self.qk_norm = qk_norm
         self.heads = (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
 
-    def forward(
-        self, x: torch.Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch
-    ) -> torch.Tensor:
+    def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
         """[T, D] -> [T, D]."""
         projected = self.qkv.forward(x)
         heads = projected.view(projected.shape[0], sum(self.heads), self.shape.head_dim)
-        query, key, value = torch.split_with_sizes(heads, self.heads, 1)
+        query, key, value = heads.split_with_sizes(self.heads, 1)
         if self.qk_norm is not None:
             query, key = self.qk_norm.query.forward(query), self.qk_norm.key.forward(key)
         if self.rope is not None:

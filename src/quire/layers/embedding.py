@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
+from quire.kernels.tensor import Tensor
 from quire.quantization.method import Table
 
 
@@ -13,6 +12,6 @@ class Embedding:
     def __init__(self, table: Table) -> None:
         self.table = table
 
-    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+    def forward(self, indices: Tensor) -> Tensor:
         """int64 [T] -> [T, D]."""
         return self.table.rows(indices)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import torch
-
+from quire.kernels.ops import Ops
+from quire.kernels.tensor import Tensor
 from quire.quantization.method import Table
 
 
 class Head:
-    """`table` [vocab_size, hidden] is often the embedding's own."""
+    """`table` [vocab_size, hidden] is often the embedding's own. `softcap` bounds the logits, in some families."""
 
-    __slots__ = ("table",)
+    __slots__ = ("ops", "softcap", "table")
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, ops: Ops, table: Table, softcap: float | None) -> None:
+        self.ops = ops
         self.table = table
+        self.softcap = softcap
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[L, hidden] -> float32 [L, vocab_size]."""
-        return self.table.logits(x)
+        logits = self.table.logits(x)
+        return logits if self.softcap is None else self.ops.softcap(logits, self.softcap)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from quire.kernels.tensor import Tensor
 from quire.quantization.method import QuantMethod
 
 
@@ -14,11 +13,11 @@ class Linear:
 
     __slots__ = ("bias", "method", "weight")
 
-    def __init__(self, method: QuantMethod, weight: Any, bias: torch.Tensor | None) -> None:
+    def __init__(self, method: QuantMethod, weight: Any, bias: Tensor | None) -> None:
         self.method = method
         self.weight = weight
         self.bias = bias
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[T, num_inputs] -> [T, num_outputs]."""
         return self.method.apply(x, self.weight, self.bias)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch
-
 from quire.kernels.ops import Ops
+from quire.kernels.tensor import Tensor
 from quire.layers.linear import Linear
 
 
 class FeedForward(Protocol):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""
 
 
@@ -26,7 +25,7 @@ class GatedMLP:
         self.gate_up = gate_up
         self.down = down
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up.forward(x).chunk(2, dim=-1)
         return self.down.forward(self.ops.gated(gate, up, self.activation))
 
@@ -42,5 +41,5 @@ class MLP:
         self.up = up
         self.down = down
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.down.forward(self.ops.activate(self.up.forward(x), self.activation))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import torch
+from typing import Any, Protocol
 
 from quire.kernels.ops import Ops
+from quire.kernels.tensor import Tensor
 
 
 class Norm(Protocol):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
 
 
@@ -19,13 +18,14 @@ class RMSNorm:
 
     __slots__ = ("eps", "ops", "weight")
 
-    def __init__(self, ops: Ops, weight: torch.Tensor, eps: float) -> None:
+    def __init__(self, ops: Ops, weight: Any, eps: float) -> None:
         self.ops = ops
         self.weight = weight
         self.eps = eps
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.ops.rms_norm(x, self.weight, self.eps)
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.ops.rms_norm(x, self.weight, self.eps)
+        return y
 
 
 class LayerNorm:
@@ -33,11 +33,12 @@ class LayerNorm:
 
     __slots__ = ("bias", "eps", "ops", "weight")
 
-    def __init__(self, ops: Ops, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> None:
+    def __init__(self, ops: Ops, weight: Any, bias: Any, eps: float) -> None:
         self.ops = ops
         self.weight = weight
         self.bias = bias
         self.eps = eps
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.ops.layer_norm(x, self.weight, self.bias, self.eps)
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.ops.layer_norm(x, self.weight, self.bias, self.eps)
+        return y

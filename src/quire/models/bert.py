@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-
-from quire.attention.encoder import no_cache
+from quire.attention.backend import LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.checkpoint.model_config import ModelConfig
+from quire.kernels.tensor import Tensor
 from quire.layers.embedding import Embedding
 from quire.layers.norm import Norm
 from quire.models.decoder import PostNormLayer
 from quire.models.parts import ModelParts
+
+
+NO_CACHE = LayerKVCache(None, None)
+"""An encoder keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +34,17 @@ class BertEncoder:
     config: ModelConfig
     embedding: Embedding
     positions: Embedding
-    token_type: torch.Tensor
+    token_type: Tensor
     embedding_norm: Norm
     layers: Sequence[PostNormLayer]
 
-    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch) -> Any:
         """Hidden states [T, D]."""
-        x = self.embedding.forward(batch.token_ids) + self.token_type + self.positions.forward(batch.positions)
+        x = self.embedding.forward(batch.token_ids)
+        x = x + self.token_type.expand(*x.shape) + self.positions.forward(batch.positions)
         x = self.embedding_norm.forward(x)
-        cache = no_cache()
         for layer in self.layers:
-            x = layer.forward(x, (), cache, batch)
+            x = layer.forward(x, (), NO_CACHE, batch)
         return x
 
 

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
 from quire.attention.backend import LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.checkpoint.model_config import ModelConfig
+from quire.kernels.tensor import Tensor
 from quire.layers.attention import Attention
 from quire.layers.embedding import Embedding
 from quire.layers.head import Head
@@ -24,9 +23,7 @@ from quire.layers.rope import RotaryEmbedding, Rotation
 
 
 class DecoderLayer(Protocol):
-    def forward(
-        self, x: torch.Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch
-    ) -> torch.Tensor:
+    def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
         """[T, D] -> [T, D]."""
 
 
@@ -39,9 +36,7 @@ class PreNormLayer:
     mlp_norm: Norm
     mlp: FeedForward
 
-    def forward(
-        self, x: torch.Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch
-    ) -> torch.Tensor:
+    def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
         x = x + self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch)
         return x + self.mlp.forward(self.mlp_norm.forward(x))
 
@@ -55,9 +50,7 @@ class PostNormLayer:
     mlp: FeedForward
     mlp_norm: Norm
 
-    def forward(
-        self, x: torch.Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch
-    ) -> torch.Tensor:
+    def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
         x = self.attention_norm.forward(x + self.attention.forward(x, rotations, cache, batch))
         return self.mlp_norm.forward(x + self.mlp.forward(x))
 
@@ -73,9 +66,7 @@ class SandwichNormLayer:
     mlp: FeedForward
     mlp_output_norm: Norm
 
-    def forward(
-        self, x: torch.Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch
-    ) -> torch.Tensor:
+    def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
         attended = self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch)
         x = x + self.attention_output_norm.forward(attended)
         return x + self.mlp_output_norm.forward(self.mlp.forward(self.mlp_norm.forward(x)))
@@ -98,7 +89,7 @@ class Decoder:
     input_projection: Linear | None = None
     output_projection: Linear | None = None
 
-    def forward(self, batch: ForwardBatch, kv: list[LayerKVCache]) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch, kv: list[LayerKVCache]) -> Tensor:
         """Hidden states [T, D]; writes the step's K and V into `kv`, one cache a layer."""
         x = self._embed(batch)
         longest = max(batch.context_lens)
@@ -112,19 +103,13 @@ class Decoder:
         for rope in self.ropes:
             rope.reach(longest)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         """[L, D] -> float32 [L, V]."""
         if self.output_projection is not None:
             hidden = self.output_projection.forward(hidden)
-        logits = self.head.forward(hidden)
-        cap = self.config.final_logit_softcap
-        if cap is not None:
-            # Row by row: the bits of a vectorized tanh depend on where in a buffer an element lies (ADR 5).
-            for row in logits.unbind():
-                row.copy_(torch.tanh(row / cap) * cap)
-        return logits
+        return self.head.forward(hidden)
 
-    def _embed(self, batch: ForwardBatch) -> torch.Tensor:
+    def _embed(self, batch: ForwardBatch) -> Tensor:
         x = self.embedding.forward(batch.token_ids)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale

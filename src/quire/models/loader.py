@@ -11,12 +11,16 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
-import torch
 
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.weights import WeightSource
 from quire.errors import CheckpointError
+from quire.kernels.array import widened
+from quire.kernels.dtype import dtype_of
+from quire.kernels.tensor import Numbers, Tensors
 
 CHUNK_BYTES = 256 << 10
 """Of a chunk in float32."""
@@ -37,8 +41,10 @@ class WeightLoader:
     `h.0.ln_1.weight` where the whole model has `transformer.h.0.ln_1.weight`.
     """
 
-    def __init__(self, source: WeightSource, checkpoint: str, dtype: torch.dtype, prefix: str) -> None:
+    def __init__(self, source: WeightSource, checkpoint: str, tensors: Tensors, dtype: Any, prefix: str) -> None:
+        """`tensors` makes those of `dtype`."""
         self.dtype = dtype
+        self._tensors = tensors
         self._source = source
         self._checkpoint = checkpoint
         self._prefix = prefix
@@ -63,16 +69,19 @@ class WeightLoader:
                 " check that config and weights belong together."
             )
 
-    def take(
-        self, name: str, shape: tuple[int, ...], *, offset: float = 0.0, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        """A whole tensor, in the model's dtype unless another is given. Raises CheckpointError (see `fill`)."""
+    def take(self, name: str, shape: tuple[int, ...], *, offset: float = 0.0) -> Any:
+        """A whole tensor, in the model's dtype. Raises CheckpointError (see `fill`)."""
         self.check_shape(name, shape)
-        tensor = torch.empty(shape, dtype=dtype or self.dtype)
+        tensor = self._tensors.empty(shape, self.dtype)
         self.fill(tensor, name, offset=offset)
         return tensor
 
-    def fill(self, destination: torch.Tensor, name: str, *, transposed: bool = False, offset: float = 0.0) -> None:
+    def floats(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """A whole tensor that is no weight. Raises CheckpointError (see `fill`)."""
+        self.check_shape(name, shape)
+        return np.concatenate(list(self.float_rows(name, max(1, shape[0]), transposed=False)))
+
+    def fill(self, destination: Any, name: str, *, transposed: bool = False, offset: float = 0.0) -> None:
         """Read a tensor into memory of its shape, or, `transposed`, of its transpose's; add `offset` to each element.
 
         Raises CheckpointError naming the tensor: missing, of another shape, or with values that are not finite.
@@ -81,10 +90,12 @@ class WeightLoader:
         for start, chunk in self._chunks(name):
             rows = slice(start, start + chunk.shape[0])
             part = destination[:, rows] if transposed else destination[rows]
-            # The offset is added before the value is rounded to the model's dtype.
-            values = chunk.float() + offset if offset else chunk
-            part.copy_(values.T if transposed else values)
-            self._check_finite(name, part, chunk)
+            self._check_finite(name, chunk, part.dtype)
+            dtype = self._source.info(self._stored_name(name)).dtype
+            if offset:
+                # Added before the value is rounded to the model's dtype.
+                chunk, dtype = widened(chunk, dtype) + np.float32(offset), "float32"
+            self._tensors.copy(part, chunk.T if transposed else chunk, dtype)
         self._left.discard(self._stored_name(name))
 
     def quantized(self, name: str, num_rows: int, *, transposed: bool) -> Iterator[QuantizedRows] | None:
@@ -97,6 +108,22 @@ class WeightLoader:
             return None
         return self._quantized_chunks(name, num_rows, self._source.info(stored).shape[int(transposed)])
 
+    def blocks(self, name: str, fill: Callable[[BlockRows], bool], *, transposed: bool) -> bool:
+        """Give a tensor to `fill` in the file's own blocks, and False where it has none; `fill` says if all are finite.
+
+        Raises CheckpointError naming the tensor if one is not.
+        """
+        stored = self._stored_name(name)
+        if not self._source.is_quantized(stored, transposed=transposed):
+            return False
+        rows = self._source.read_blocks(stored)
+        if rows is None:
+            return False
+        if not fill(rows):
+            raise self._not_finite(name)
+        self._left.discard(stored)
+        return True
+
     def _quantized_chunks(self, name: str, num_rows: int, last: int) -> Iterator[QuantizedRows]:
         stored = self._stored_name(name)
         for start in range(0, last, num_rows):
@@ -106,30 +133,33 @@ class WeightLoader:
             yield rows
         self._left.discard(stored)
 
-    def float_rows(self, name: str, num_rows: int, *, transposed: bool) -> Iterator[torch.Tensor]:
+    def float_rows(self, name: str, num_rows: int, *, transposed: bool) -> Iterator[npt.NDArray[np.float32]]:
         """A tensor, or its transpose, as float32, so many rows at a time. Raises CheckpointError (see `fill`)."""
         stored = self._stored_name(name)
         info = self._source.info(stored)
         if transposed:
-            whole = torch.empty(info.shape[::-1])
-            self.fill(whole, name, transposed=True)
-            yield from whole.split(num_rows)  # type: ignore[no-untyped-call]
-            return
-        for start in range(0, info.shape[0], num_rows):
-            chunk = _as_tensor(self._source.read(stored, start, min(start + num_rows, info.shape[0])), info.dtype)
-            rows = chunk.float()
-            self._check_finite(name, rows, chunk)
-            yield rows
+            whole = np.concatenate([widened(chunk, info.dtype) for _, chunk in self._finite_chunks(name)]).T
+            for start in range(0, len(whole), num_rows):
+                yield whole[start : start + num_rows]
+        else:
+            for start in range(0, info.shape[0], num_rows):
+                chunk = self._source.read(stored, start, min(start + num_rows, info.shape[0]))
+                self._check_finite(name, chunk, "float32")
+                yield widened(chunk, info.dtype)
         self._left.discard(stored)
 
-    def drop_copy(self, name: str, shape: tuple[int, ...], kept: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def drop_copy(self, name: str, shape: tuple[int, ...], kept: Callable[[Any], Any]) -> None:
         """Accept a second copy of a tensor that the config says is shared; `kept` gives rows of the first, by index.
 
         Raises CheckpointError if they differ.
         """
         self.check_shape(name, shape)
+        dtype = self._source.info(self._stored_name(name)).dtype
         for start, chunk in self._chunks(name):
-            if not torch.equal(chunk.to(self.dtype), kept(torch.arange(start, start + chunk.shape[0]))):
+            rounded = self._tensors.empty(chunk.shape, self.dtype)
+            self._tensors.copy(rounded, chunk, dtype)
+            first = kept(self._tensors.of(np.arange(start, start + len(chunk))))
+            if not np.array_equal(self._tensors.numbers(rounded), self._tensors.numbers(first)):
                 raise CheckpointError(
                     f"{self._checkpoint}: {name} differs from the token embedding though tie_word_embeddings is true;"
                     " set it to false in config.json to use both."
@@ -153,24 +183,29 @@ class WeightLoader:
     def _stored_name(self, name: str) -> str:
         return name if name in self._names else name.removeprefix(self._prefix)
 
-    def _chunks(self, name: str) -> Iterator[tuple[int, torch.Tensor]]:
-        """(first row, rows) of a tensor, in the file's dtype."""
+    def _chunks(self, name: str) -> Iterator[tuple[int, Numbers]]:
+        """(first row, rows) of a tensor, as WeightSource.read has them."""
         stored = self._stored_name(name)
         info = self._source.info(stored)
         step = max(1, CHUNK_BYTES // (4 * max(1, math.prod(info.shape[1:]))))
         for start in range(0, info.shape[0], step):
-            yield start, _as_tensor(self._source.read(stored, start, min(start + step, info.shape[0])), info.dtype)
+            yield start, self._source.read(stored, start, min(start + step, info.shape[0]))
 
-    def _check_finite(self, name: str, loaded: torch.Tensor, chunk: torch.Tensor) -> None:
-        """A minimum and a maximum are enough: one NaN makes both NaN."""
-        if all(math.isfinite(end.item()) for end in loaded.aminmax()):
-            return
-        if all(math.isfinite(end.item()) for end in chunk.aminmax()):
+    def _finite_chunks(self, name: str) -> Iterator[tuple[int, Numbers]]:
+        for start, chunk in self._chunks(name):
+            self._check_finite(name, chunk, "float32")
+            yield start, chunk
+
+    def _check_finite(self, name: str, chunk: Numbers, dtype: Any) -> None:
+        """Of what was read, and of what it becomes when rounded to `dtype`."""
+        largest = _largest_magnitude(chunk)
+        if not math.isfinite(largest):
+            raise self._not_finite(name)
+        if largest >= BEYOND[dtype_of(dtype)]:
             raise CheckpointError(
-                f"{self._checkpoint}: tensor {name} has values beyond the range of {loaded.dtype};"
+                f"{self._checkpoint}: tensor {name} has values beyond the range of {dtype};"
                 " load it with dtype bfloat16 or float32."
             )
-        raise self._not_finite(name)
 
     def _not_finite(self, name: str) -> CheckpointError:
         return CheckpointError(
@@ -178,7 +213,15 @@ class WeightLoader:
         )
 
 
-def _as_tensor(array: npt.NDArray[Any], dtype: str) -> torch.Tensor:
-    """A view of a file cannot be written, and torch has only writable memory: such chunks are copied."""
-    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-    return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
+BEYOND = {"float32": math.inf, "bfloat16": float.fromhex("0x1.ffp127"), "float16": 65520.0}
+"""The smallest number that is rounded to infinity."""
+
+
+def _largest_magnitude(chunk: Numbers) -> float:
+    """NaN where there is one. uint16 are the bits of bfloat16: without their signs they are in the order of the numbers."""
+    if chunk.size == 0:
+        return 0.0
+    if chunk.dtype == np.uint16:
+        return float(widened((chunk & np.uint16(0x7FFF)).max(keepdims=True), "bfloat16").max())
+    low, high = float(chunk.min()), float(chunk.max())
+    return max(-low, high) if low == low else low

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from quire.attention.backend import AttentionBackend, AttentionShape
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.model_config import ModelConfig, RopeConfig, StoredRopeScaling
 from quire.checkpoint.quantized import QuantizedRows
 from quire.core.quantization import Quantization
@@ -34,11 +37,14 @@ class LoadedTensor:
     num_inputs: int
     _transposed: bool
 
-    def fill(self, destination: torch.Tensor) -> None:
+    def fill(self, destination: Any) -> None:
         self._loader.fill(destination, self._name, transposed=self._transposed)
 
-    def floats(self, num_rows: int) -> Iterator[torch.Tensor]:
+    def floats(self, num_rows: int) -> Iterator[npt.NDArray[np.float32]]:
         return self._loader.float_rows(self._name, num_rows, transposed=self._transposed)
+
+    def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
+        return self._loader.blocks(self._name, fill, transposed=self._transposed)
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         return self._loader.quantized(self._name, num_rows, transposed=self._transposed)
@@ -78,10 +84,11 @@ class ModelParts:
 
     def positions(self, name: str) -> Embedding:
         shape = (self.config.num_positions, self.config.hidden_size)
-        table = self._loader.take(f"{name}.weight", shape)
-        return Embedding(DenseTable(self._ops, table[self.config.position_offset :]))
+        # OPT's positions start at row 2.
+        weight = self._loader.take(f"{name}.weight", shape)[self.config.position_offset :]
+        return Embedding(DenseTable(self._ops, weight))
 
-    def table(self, name: str, num_rows: int) -> torch.Tensor:
+    def table(self, name: str, num_rows: int) -> Any:
         """[num_rows, D]."""
         return self._loader.take(f"{name}.weight", (num_rows, self.config.hidden_size))
 
@@ -97,11 +104,14 @@ class ModelParts:
             table = self._method.load_table(self._tensor(name, self.config.vocab_size, width), self._loader.dtype)
         elif self._loader.has(name):
             self._loader.drop_copy(name, (self.config.vocab_size, width), table.rows)
-        return Head(table)
+        return Head(self._ops, table, self.config.final_logit_softcap)
 
     def ropes(self) -> list[RotaryEmbedding]:
         """The distinct rotary embeddings of the layers."""
-        return [RotaryEmbedding(rope, self._loader.dtype, self._stored_divisors(rope)) for rope in self._ropes]
+        return [
+            RotaryEmbedding(rope, self._ops.tensors, self._loader.dtype, self._stored_divisors(rope))
+            for rope in self._ropes
+        ]
 
     def norm(self, name: str, width: int | None = None) -> Norm:
         """Over `width` values, hidden_size unless given."""
@@ -168,8 +178,8 @@ class ModelParts:
         weight = self._method.load(parts, self._loader.dtype)
         biases = None
         if bias:
-            biases = torch.empty(sum(num_outputs), dtype=self._loader.dtype)
-            for name, part in zip(names, torch.split_with_sizes(biases, num_outputs), strict=True):
+            biases = self._ops.tensors.empty((sum(num_outputs),), self._loader.dtype)
+            for name, part in zip(names, biases.split_with_sizes(num_outputs, 0), strict=True):
                 self._loader.fill(part, f"{name}.bias")
         return Linear(self._method, weight, biases)
 
@@ -177,7 +187,7 @@ class ModelParts:
         self._loader.check_shape(name, (num_outputs, num_inputs), transposed=transposed)
         return LoadedTensor(self._loader, name, num_outputs, num_inputs, transposed)
 
-    def _stored_divisors(self, rope: RopeConfig) -> torch.Tensor | None:
+    def _stored_divisors(self, rope: RopeConfig) -> npt.NDArray[np.float32] | None:
         if not isinstance(rope.scaling, StoredRopeScaling):
             return None
-        return self._loader.take(rope.scaling.tensor, (rope.rotary_dim // 2,), dtype=torch.float32)
+        return self._loader.floats(rope.scaling.tensor, (rope.rotary_dim // 2,))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
-
-import torch
+from typing import Any, Generic, Protocol, TypeVar
 
 from quire.attention.backend import AttentionBackend, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
@@ -15,7 +13,7 @@ from quire.checkpoint.checkpoint import Checkpoint
 from quire.checkpoint.model_config import ModelConfig
 from quire.core.quantization import Quantization
 from quire.kernels.ops import Ops
-from quire.models import bert, gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
+from quire.models import gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
 from quire.models.loader import WeightLoader
 from quire.models.parts import ModelParts
 
@@ -24,13 +22,13 @@ class Model(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
-    def forward(self, batch: ForwardBatch, kv: list[LayerKVCache]) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch, kv: list[LayerKVCache]) -> Any:
         """Hidden states [T, D] of the step; writes its K and V into `kv`, one cache a layer."""
 
     def prepare(self, longest: int) -> None:
         """Make all tables for positions below `longest`: they stay where they are from then on."""
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Any) -> Any:
         """[L, D] -> float32 [L, V]."""
 
 
@@ -38,7 +36,7 @@ class Encoder(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
-    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch) -> Any:
         """Hidden states [T, D] of whole texts."""
 
 
@@ -68,43 +66,28 @@ FAMILIES: dict[str, ModelFamily[Model]] = {
 }
 """By ModelConfig.family."""
 
-ENCODERS: dict[str, ModelFamily[Encoder]] = {
-    "bert": ModelFamily(build=bert.build, prefix="bert."),
-}
-
 
 def load_model(
     checkpoint: Checkpoint,
-    dtype: torch.dtype,
+    dtype: Any,
     ops: Ops,
     attention: AttentionBackend,
     quantization: Quantization = "none",
 ) -> Model:
     """A decoder. Raises CheckpointError where files and config do not fit together."""
-    return _load(FAMILIES[checkpoint.config.family], checkpoint, dtype, ops, attention, quantization)
+    return load_family(FAMILIES[checkpoint.config.family], checkpoint, dtype, ops, attention, quantization)
 
 
-def load_encoder(
-    checkpoint: Checkpoint,
-    dtype: torch.dtype,
-    ops: Ops,
-    attention: AttentionBackend,
-    quantization: Quantization = "none",
-) -> Encoder:
-    """Raises CheckpointError where files and config do not fit together."""
-    return _load(ENCODERS[checkpoint.config.family], checkpoint, dtype, ops, attention, quantization)
-
-
-def _load(
+def load_family(
     family: ModelFamily[Kind],
     checkpoint: Checkpoint,
-    dtype: torch.dtype,
+    dtype: Any,
     ops: Ops,
     attention: AttentionBackend,
     quantization: Quantization,
 ) -> Kind:
     with closing(checkpoint.open_weights()) as source:
-        loader = WeightLoader(source, checkpoint.name, dtype, family.prefix)
+        loader = WeightLoader(source, checkpoint.name, ops.tensors, dtype, family.prefix)
         parts = ModelParts(
             checkpoint.config,
             loader,

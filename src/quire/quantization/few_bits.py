@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
+from quire.kernels.array import Array, empty_array
+from quire.kernels.dtype import DType
 from quire.kernels.native_linear import panel_rows, quantized_linear
 from quire.kernels.panels import (
     PANEL,
@@ -21,10 +22,14 @@ from quire.kernels.panels import (
     fill_panels,
     join_panels,
     layout_of,
+    layout_of_blocks,
+    pack_blocks,
 )
-from quire.kernels.recording import empty
-from quire.quantization.method import QuantMethod, StoredWeight, Table
+from quire.quantization.method import StoredWeight, Table
+from quire.quantization.panels import Panels
 from quire.quantization.rounding import GROUP_SIZE, round_rows
+
+EmptyPanels = Callable[[PanelLayout], PanelWeight]
 
 PANELS_AT_ONCE = 8
 """Read and laid out together: few enough that what they pass through stays in the cache."""
@@ -42,47 +47,53 @@ class Segment:
 class FewBits(ABC):
     """What has no kernel in few bits is left to `others`."""
 
-    def __init__(self, others: QuantMethod) -> None:
+    def __init__(self, others: Panels) -> None:
         self._others = others
 
     @abstractmethod
-    def rows(self, part: StoredWeight, *, of_table: bool) -> Iterable[QuantizedRows] | None:
-        """A tensor's rows, PANELS_AT_ONCE panels of them at a time; None where it has to be left to `others`."""
+    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
+        """A tensor in memory that `empty` gives; None where it has to be left to `others`."""
 
-    def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> list[Segment]:
+    def load(self, parts: Sequence[StoredWeight], dtype: DType) -> list[Segment]:
         empty = empty_panels if len(parts) == 1 else empty_part
         segments: list[Segment] = []
         first = 0
         for part in parts:
-            rows = self.rows(part, of_table=False)
-            weight = self._others.load([part], dtype) if rows is None else lay_out(rows, part.num_outputs, empty)
+            weight = self.panels(part, empty, of_table=False) or self._others.load([part], dtype)
             segments.append(Segment(first, first + part.num_outputs, weight))
             first += part.num_outputs
         return _join(segments)
 
-    def apply(self, x: torch.Tensor, weight: list[Segment], bias: torch.Tensor | None) -> torch.Tensor:
-        y = empty((x.shape[0], weight[-1].last), x.dtype)
+    def apply(self, x: Array, weight: list[Segment], bias: Array | None) -> Array:
+        y = x.new_empty((x.shape[0], weight[-1].last))
         for segment in weight:
             part = slice(segment.first, segment.last)
             its_bias = None if bias is None else bias[part]
             if isinstance(segment.weight, PanelWeight):
                 quantized_linear(x, segment.weight, its_bias, y[:, part])
             else:
-                y[:, part] = self._others.apply(x, segment.weight, its_bias)
+                self._others.apply(x, segment.weight, its_bias, y[:, part])
         return y
 
-    def load_table(self, part: StoredWeight, dtype: torch.dtype) -> Table:
-        rows = self.rows(part, of_table=True)
-        if rows is None:
-            return self._others.load_table(part, dtype)
-        return PanelTable(lay_out(rows, part.num_outputs, empty_panels), dtype)
+    def load_table(self, part: StoredWeight, dtype: DType) -> Table:
+        panels = self.panels(part, empty_panels, of_table=True)
+        return self._others.load_table(part, dtype) if panels is None else PanelTable(panels, dtype)
 
 
 class Stored(FewBits):
     """Those of the checkpoint; tensors stored as floats, or in a type without a kernel, stay floats."""
 
-    def rows(self, part: StoredWeight, *, of_table: bool) -> Iterable[QuantizedRows] | None:
-        return part.quantized(PANELS_AT_ONCE * PANEL)
+    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
+        made: list[PanelWeight] = []
+
+        def pack(rows: BlockRows) -> bool:
+            made.append(empty(layout_of_blocks(rows)))
+            return pack_blocks(made[0], rows)
+
+        if part.blocks(pack):
+            return made[0]
+        rows = part.quantized(PANELS_AT_ONCE * PANEL)
+        return None if rows is None else lay_out(rows, part.num_outputs, empty)
 
 
 class Rounded(FewBits):
@@ -91,41 +102,40 @@ class Rounded(FewBits):
     Tables have 8 bits: with 4 the vocabulary's logits suffer most (docs/lab.md).
     """
 
-    def __init__(self, others: QuantMethod, bits: int) -> None:
+    def __init__(self, others: Panels, bits: int) -> None:
         super().__init__(others)
         self._bits = bits
 
-    def rows(self, part: StoredWeight, *, of_table: bool) -> Iterable[QuantizedRows] | None:
+    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
         if part.num_inputs % GROUP_SIZE:
             return None
         bits = 8 if of_table else self._bits
-        return (round_rows(rows.numpy(), bits) for rows in part.floats(PANELS_AT_ONCE * PANEL))
+        rows = (round_rows(rows, bits) for rows in part.floats(PANELS_AT_ONCE * PANEL))
+        return lay_out(rows, part.num_outputs, empty)
 
 
 class PanelTable:
     """A Table of few bits."""
 
-    def __init__(self, panels: PanelWeight, dtype: torch.dtype) -> None:
+    def __init__(self, panels: PanelWeight, dtype: DType) -> None:
         self._panels = panels
         self._dtype = dtype
 
-    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+    def rows(self, indices: Array) -> Array:
         return panel_rows(self._panels, indices, self._dtype)
 
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
-        output = empty((x.shape[0], self._panels.layout.num_outputs), torch.float32)
+    def logits(self, x: Array) -> Array:
+        output = empty_array((x.shape[0], self._panels.layout.num_outputs), DType.FLOAT32)
         return quantized_linear(x, self._panels, output=output)
 
 
-def lay_out(
-    chunks: Iterable[QuantizedRows], num_outputs: int, empty: Callable[[PanelLayout], PanelWeight]
-) -> PanelWeight:
+def lay_out(chunks: Iterable[QuantizedRows], num_outputs: int, empty: EmptyPanels) -> PanelWeight:
     """Panels from their rows, PANELS_AT_ONCE in each chunk."""
     weight: PanelWeight | None = None
     for number, rows in enumerate(chunks):
         weight = weight or empty(layout_of(rows, num_outputs))
         first = number * PANELS_AT_ONCE
-        fill_panels(weight.panels.numpy()[first : first + PANELS_AT_ONCE], weight.layout, rows)
+        fill_panels(weight.panels.stored[first : first + PANELS_AT_ONCE], weight.layout, rows)
     assert weight is not None
     return weight
 

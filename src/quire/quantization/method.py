@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.ops import Ops
+from quire.kernels.tensor import Tensors
 
 
 class StoredWeight(Protocol):
@@ -20,11 +23,14 @@ class StoredWeight(Protocol):
     @property
     def num_inputs(self) -> int: ...
 
-    def fill(self, destination: torch.Tensor) -> None:
+    def fill(self, destination: Any) -> None:
         """Read it as floats into memory of its shape, row by row."""
 
-    def floats(self, num_rows: int) -> Iterator[torch.Tensor]:
+    def floats(self, num_rows: int) -> Iterator[npt.NDArray[np.float32]]:
         """Its rows as float32, so many at a time."""
+
+    def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
+        """Give it to `fill` in the blocks of its file, and False where it has none; `fill` says if all are finite."""
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
         """Its rows as they are stored, so many at a time; None where it is stored as floats."""
@@ -33,29 +39,29 @@ class StoredWeight(Protocol):
 class Table(Protocol):
     """A weight [V, D] whose rows are looked up too: the embedding, which often is the projection to the vocabulary."""
 
-    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+    def rows(self, indices: Any) -> Any:
         """int64 [T] -> [T, D] of the model's dtype."""
 
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
+    def logits(self, x: Any) -> Any:
         """[L, D] -> float32 [L, V], not rounded to the model's dtype on the way."""
 
 
 class QuantMethod(Protocol):
     """No more than one layer's weight is held in full while it is made."""
 
-    def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> Any:
+    def load(self, parts: Sequence[StoredWeight], dtype: Any) -> Any:
         """What `apply` reads: a weight whose outputs are those of all parts, in order."""
 
-    def apply(self, x: torch.Tensor, weight: Any, bias: torch.Tensor | None) -> torch.Tensor:
+    def apply(self, x: Any, weight: Any, bias: Any | None) -> Any:
         """x [T, num_inputs] -> [T, num_outputs]; `weight` is what `load` returned."""
 
-    def load_table(self, part: StoredWeight, dtype: torch.dtype) -> Table: ...
+    def load_table(self, part: StoredWeight, dtype: Any) -> Table: ...
 
 
-def load_dense(parts: Sequence[StoredWeight], dtype: torch.dtype) -> torch.Tensor:
+def load_dense(parts: Sequence[StoredWeight], dtype: Any, tensors: Tensors) -> Any:
     """[num_outputs, num_inputs] of `dtype`, each part read straight into its place."""
-    weight = torch.empty(sum(part.num_outputs for part in parts), parts[0].num_inputs, dtype=dtype)
-    for part, rows in zip(parts, torch.split_with_sizes(weight, [part.num_outputs for part in parts]), strict=True):
+    weight = tensors.empty((sum(part.num_outputs for part in parts), parts[0].num_inputs), dtype)
+    for part, rows in zip(parts, weight.split_with_sizes([part.num_outputs for part in parts], 0), strict=True):
         part.fill(rows)
     return weight
 
@@ -63,14 +69,14 @@ def load_dense(parts: Sequence[StoredWeight], dtype: torch.dtype) -> torch.Tenso
 class DenseTable:
     """A Table of floats."""
 
-    def __init__(self, ops: Ops, weight: torch.Tensor) -> None:
+    def __init__(self, ops: Ops, weight: Any) -> None:
         self._weight = weight
         self._ops = ops
 
-    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+    def rows(self, indices: Any) -> Any:
         return self._ops.embedding(indices, self._weight)
 
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
+    def logits(self, x: Any) -> Any:
         return self._ops.logits(x, self._weight)
 
 
@@ -80,11 +86,11 @@ class Unquantized:
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
 
-    def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> torch.Tensor:
-        return load_dense(parts, dtype)
+    def load(self, parts: Sequence[StoredWeight], dtype: Any) -> Any:
+        return load_dense(parts, dtype, self._ops.tensors)
 
-    def apply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def apply(self, x: Any, weight: Any, bias: Any | None) -> Any:
         return self._ops.linear(x, weight, bias)
 
-    def load_table(self, part: StoredWeight, dtype: torch.dtype) -> DenseTable:
-        return DenseTable(self._ops, load_dense([part], dtype))
+    def load_table(self, part: StoredWeight, dtype: Any) -> DenseTable:
+        return DenseTable(self._ops, load_dense([part], dtype, self._ops.tensors))

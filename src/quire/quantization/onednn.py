@@ -22,7 +22,9 @@ class OneDNN(Unquantized):
         return ops == "torch" and torch._C._has_mkldnn and multiplies_natively(dtype, cpu_capabilities())
 
     def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> torch.Tensor:
-        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(load_dense(parts, dtype), PACKED_FOR_ROWS)
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(
+            load_dense(parts, dtype, self._ops.tensors), PACKED_FOR_ROWS
+        )
         return packed
 
     def apply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from quire.kernels.native import DTYPES
+from quire.kernels.array import Array, empty_array
+from quire.kernels.dtype import NATIVE_DTYPES, DType
 from quire.kernels.native_linear import DensePanels, dense_linear, dense_rows, empty_dense, pack_
-from quire.kernels.recording import empty
 from quire.quantization.method import StoredWeight
 
 
@@ -16,10 +14,10 @@ class Panels:
     """Values and dtype stay; only their order in memory changes, and it changes where they lie."""
 
     @staticmethod
-    def runs(ops: str, dtype: torch.dtype) -> bool:
-        return ops == "cpu" and dtype in DTYPES
+    def runs(ops: str, dtype: DType) -> bool:
+        return ops == "cpu" and dtype in NATIVE_DTYPES
 
-    def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> DensePanels:
+    def load(self, parts: Sequence[StoredWeight], dtype: DType) -> DensePanels:
         weight = empty_dense(sum(part.num_outputs for part in parts), parts[0].num_inputs, dtype)
         first = 0
         for part in parts:
@@ -27,10 +25,10 @@ class Panels:
             first += part.num_outputs
         return pack_(weight)
 
-    def apply(self, x: torch.Tensor, weight: DensePanels, bias: torch.Tensor | None) -> torch.Tensor:
-        return dense_linear(x, weight, bias)
+    def apply(self, x: Array, weight: DensePanels, bias: Array | None, output: Array | None = None) -> Array:
+        return dense_linear(x, weight, bias, output)
 
-    def load_table(self, part: StoredWeight, dtype: torch.dtype) -> PanelsTable:
+    def load_table(self, part: StoredWeight, dtype: DType) -> PanelsTable:
         return PanelsTable(self.load([part], dtype))
 
 
@@ -40,8 +38,8 @@ class PanelsTable:
     def __init__(self, weight: DensePanels) -> None:
         self._weight = weight
 
-    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+    def rows(self, indices: Array) -> Array:
         return dense_rows(self._weight, indices)
 
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
-        return dense_linear(x, self._weight, output=empty((x.shape[0], self._weight.num_outputs), torch.float32))
+    def logits(self, x: Array) -> Array:
+        return dense_linear(x, self._weight, output=empty_array((x.shape[0], self._weight.num_outputs), DType.FLOAT32))

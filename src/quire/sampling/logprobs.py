@@ -11,29 +11,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from quire.core.sampling_params import ALL_LOGPROBS
 from quire.core.step import TokenLogprobs
 from quire.sampling.distribution import Float32Array, Int64Array
 
 
-def prompt_logprobs(logits: Tensor, token_ids: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
+def prompt_logprobs(logits: Float32Array, token_ids: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
     """For each position, the logprob of `token_ids[i]` under logits[i], and of the `num_logprobs` most likely tokens.
 
-    logits: float32 [N, V], on any device. Beside them it takes the memory of one row.
+    logits: float32 [N, V]. Beside them it takes the memory of one row.
     """
-    rows: Float32Array = logits.cpu().numpy()
     return [
         token_logprobs(row, log_softmax(row), token_id, num_logprobs)
-        for row, token_id in zip(rows, token_ids, strict=True)
+        for row, token_id in zip(logits, token_ids, strict=True)
     ]
 
 
 def log_softmax(logits: Float32Array) -> Float32Array:
-    """Of one row [V], in float32; torch's kernel gives a row the same bits however many threads there are."""
-    return torch.from_numpy(logits).log_softmax(dim=-1).numpy()
+    """Of one row [V], the sum in float64: its order follows from V alone."""
+    with np.errstate(invalid="ignore"):
+        shifted: Float32Array = logits - logits.max()
+        shifted -= np.float32(np.log(np.exp(shifted).sum(dtype=np.float64)))
+    return shifted
 
 
 def token_logprobs(logits: Float32Array, logprobs: Float32Array, token_id: int, num_logprobs: int) -> TokenLogprobs:

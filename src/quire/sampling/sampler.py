@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from quire.core.step import NOTHING_LEFT, TokenLogprobs
-from quire.sampling.distribution import Float32Array, draw_each, draw_one, most_likely, token_weights
+from quire.sampling.distribution import Float32Array, Float64Array, draw_each, draw_one, most_likely, token_weights
 from quire.sampling.grammar import RowError
 from quire.sampling.logprobs import log_softmax, token_logprobs
 from quire.sampling.sampling_row import SamplingRow
@@ -46,19 +44,18 @@ class SampledToken(NamedTuple):
 
 
 class Sampler:
-    """Chooses tokens on the host: logits come over from whatever device the model runs on."""
+    """Chooses tokens on the host."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._chunk_rows = max(1, _CHUNK_ELEMENTS // vocab_size)
 
-    @torch.inference_mode()
-    def sample(self, logits: Tensor, rows: list[SamplingRow]) -> list[SampledToken]:
+    def sample(self, logits: Float32Array, rows: list[SamplingRow]) -> list[SampledToken]:
         """One outcome per row of logits, float32 [L, V]; the logits are left as they are."""
         assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
         if not rows:
             return []
-        choices = _Choices(logits.cpu().numpy(), rows)
+        choices = _Choices(logits, rows)
         choices.process()
         for chunk in self._chunks(choices.to_draw(truncated=False)):
             choices.draw(chunk)
@@ -117,7 +114,7 @@ class _Choices:
 
     def draw_truncated(self, chunk: list[int]) -> None:
         """Rows that draw from the likely tokens only, one by one."""
-        for i, weights in zip(chunk, self._weights(chunk).numpy(), strict=True):
+        for i, weights in zip(chunk, self._weights(chunk), strict=True):
             row = self._rows[i]
             ids, kept = kept_tokens(weights, row.params.top_k, row.params.top_p, row.params.min_p)
             self._token_ids[i] = int(ids[draw_one(kept, row.uniform())])
@@ -128,7 +125,7 @@ class _Choices:
             for i, token_id in enumerate(self._token_ids)
         ]
 
-    def _weights(self, chunk: list[int]) -> Tensor:
+    def _weights(self, chunk: list[int]) -> Float64Array:
         logits = [self._processed.get(i, self._logits[i]) for i in chunk]
         return token_weights(logits, self._largest[chunk], [self._rows[i].params.temperature for i in chunk])
 

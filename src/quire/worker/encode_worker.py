@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import torch
 
 from quire.attention.forward_batch import ForwardBatch
@@ -13,28 +14,29 @@ from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
 from quire.kernels import native
 from quire.kernels.select import select_ops
+from quire.kernels.tensor import Tensors
 from quire.layers.pooling import pool, shorten_and_normalize
-from quire.models.registry import load_encoder
+from quire.models.encoders import load_encoder
 from quire.worker.host_memory import memory_for_loading
-from quire.worker.worker import DTYPES
 
 
 class EncodeWorker:
     def __init__(self, config: WorkerConfig) -> None:
-        torch.set_num_threads(config.num_threads)
         if config.instruction_set is not None:
             native.use_instruction_set(config.instruction_set)
         checkpoint = open_checkpoint(config.model)
-        dtype = DTYPES[config.dtype]
+        ops = select_ops(config.backend)
+        ops.use_num_threads(config.num_threads)
+        self._tensors = ops.tensors
+        dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, dtype, checkpoint.config)
         with memory_for_loading():
-            ops = select_ops(config.backend)
             self._model = load_encoder(checkpoint, dtype, ops, attention, config.quantization)
 
     @torch.inference_mode()
     def execute(self, plan: EncodePlan) -> EncodeResult:
-        batch = pack([row.token_ids for row in plan.rows])
-        hidden = self._model.forward(batch)
+        batch = pack([row.token_ids for row in plan.rows], self._tensors)
+        hidden = torch.from_numpy(self._tensors.numbers(self._model.forward(batch)))
         ends = itertools.pairwise(batch.query_starts)
         rows = [self._vectors(hidden[first:last], row) for (first, last), row in zip(ends, plan.rows, strict=True)]
         return EncodeResult(plan.step_id, rows)
@@ -43,7 +45,7 @@ class EncodeWorker:
         pooling = self._model.config.pooling
         assert pooling is not None, "an encoder's config says how to pool"
         params = row.params
-        vectors = pool(hidden, pooling.kind) if params.task == "embed" else hidden.float()
+        vectors = pool(hidden, pooling.kind) if params.task == "embed" else hidden
         normalize = pooling.normalize if params.normalize is None else params.normalize
         vectors = shorten_and_normalize(vectors, params.dimensions, normalize)
         if not torch.isfinite(vectors).all():
@@ -51,15 +53,15 @@ class EncodeWorker:
         return Vectors(vectors.numpy().astype("<f4", copy=False).tobytes(), vectors.shape[0])
 
 
-def pack(texts: list[list[int]]) -> ForwardBatch:
+def pack(texts: list[list[int]], tensors: Tensors) -> ForwardBatch:
     """Whole texts side by side, without padding."""
     lengths = [len(text) for text in texts]
     return ForwardBatch(
-        token_ids=torch.tensor(list(itertools.chain.from_iterable(texts))),
-        positions=torch.cat([torch.arange(length) for length in lengths]),
+        token_ids=tensors.of(np.array(list(itertools.chain.from_iterable(texts)), np.int64)),
+        positions=tensors.of(np.concatenate([np.arange(length) for length in lengths])),
         query_starts=[0, *itertools.accumulate(lengths)],
         context_lens=lengths,
         groups=[],
         layer_groups=[],
-        logits_indices=torch.empty(0, dtype=torch.int64),
+        logits_indices=tensors.of(np.empty(0, np.int64)),
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult
 from quire.core.kv_layout import KVCacheConfig
+from quire.core.places import load_place
 from quire.core.step import StepPlan, StepResult
 
 
@@ -46,22 +46,17 @@ EXECUTORS = {
     "null": "quire.worker.null_executor:NullExecutor",
 }
 ENCODE_EXECUTORS = {
-    "uniproc": "quire.worker.uniproc_executor:UniprocEncodeExecutor",
+    "uniproc": "quire.worker.uniproc_encode_executor:UniprocEncodeExecutor",
     "null": "quire.worker.null_executor:NullEncodeExecutor",
 }
-"""Named by string so that choosing an executor, not importing this file, is what loads torch."""
+"""Named by string so that choosing an executor, not importing this file, is what loads it and what it needs."""
 
 
 def make_executor(name: str, config: WorkerConfig) -> Executor:
     """Load the model and return its executor."""
-    return cast(Executor, _load(EXECUTORS[name])(config))
+    return cast(Executor, load_place(EXECUTORS[name])(config))
 
 
 def make_encode_executor(name: str, config: WorkerConfig) -> EncodeExecutor:
     """Load the encoder and return its executor."""
-    return cast(EncodeExecutor, _load(ENCODE_EXECUTORS[name])(config))
-
-
-def _load(place: str) -> Any:
-    module, attribute = place.split(":")
-    return getattr(importlib.import_module(module), attribute)
+    return cast(EncodeExecutor, load_place(ENCODE_EXECUTORS[name])(config))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import torch
 
 from quire.attention.backend import LayerKVCache
 from quire.core.kv_layout import KVCacheConfig
+from quire.kernels.tensor import Tensors
 
 
 class KVCache:
@@ -15,22 +17,19 @@ class KVCache:
     They never meet: a block belongs to one group of one sequence (or is shared by sequences within that group).
     """
 
-    def __init__(self, config: KVCacheConfig, num_layers: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: KVCacheConfig, num_layers: int, tensors: Tensors, dtype: Any) -> None:
         spec = config.groups[0].spec
         shape = (config.num_blocks, config.block_size, spec.num_kv_heads, spec.head_dim)
-        self.slots = [LayerKVCache(_zeros(shape, dtype), _zeros(shape, dtype)) for _ in range(config.slots_per_block)]
+        self.slots = [
+            LayerKVCache(tensors.zeros(shape, dtype), tensors.zeros(shape, dtype))
+            for _ in range(config.slots_per_block)
+        ]
         slot_of_layer = {layer: slot for group in config.groups for slot, layer in enumerate(group.layers)}
         self.layers = [self.slots[slot_of_layer[layer]] for layer in range(num_layers)]
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         """Copy whole blocks (source, destination) in every slot; all sources are read before any is overwritten."""
-        source, destination = torch.tensor(copies).T
+        source, destination = np.array(copies).T
         for slot in self.slots:
             slot.key[destination] = slot.key[source]
             slot.value[destination] = slot.value[source]
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeroed memory that the system hands out only when it is touched (torch.zeros would touch it all at once)."""
-    size = torch.empty(0, dtype=dtype).element_size()
-    return torch.from_numpy(np.zeros((*shape[:-1], shape[-1] * size), dtype=np.uint8)).view(dtype)

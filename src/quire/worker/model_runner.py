@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-import torch
 
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
+from quire.kernels.tensor import Tensors
 from quire.models.registry import Model
 from quire.sampling.grammar import Grammars
 from quire.sampling.logprobs import prompt_logprobs
@@ -30,6 +31,7 @@ class ModelRunner:
         model: Model,
         kv_config: KVCacheConfig,
         kv: KVCache,
+        tensors: Tensors,
         max_num_seqs: int,
         max_model_len: int,
         grammars: Grammars | None = None,
@@ -39,6 +41,7 @@ class ModelRunner:
         """`records_steps`: those that can be run as programs, without Python."""
         self._model = model
         self._kv = kv
+        self._tensors = tensors
         self._block_size = kv_config.block_size
         self._sampler = Sampler(model.config.vocab_size)
         self._table = RowTable(kv_config, max_num_seqs, max_model_len, grammars)
@@ -48,8 +51,11 @@ class ModelRunner:
             StepPrograms(model, kv, self._layer_groups, max_model_len, self._block_size) if records_steps else None
         )
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
+        with self._tensors.computing():
+            return self._execute(plan)
+
+    def _execute(self, plan: StepPlan) -> StepResult:
         self._apply_changes(plan)
         rows = [self._table.rows[row_plan.seq_id] for row_plan in plan.rows]
         for row_plan, row in zip(plan.rows, rows, strict=True):
@@ -62,7 +68,7 @@ class ModelRunner:
         self._prompt_logprobs(plan.rows, rows, hidden, batch, results)
         return StepResult(plan.step_id, results)
 
-    def _forward(self, batch: ForwardBatch) -> torch.Tensor:
+    def _forward(self, batch: ForwardBatch) -> Any:
         hidden = None if self._programs is None else self._programs.forward(batch)
         return self._model.forward(batch, self._kv.layers) if hidden is None else hidden
 
@@ -92,26 +98,26 @@ class ModelRunner:
             tables = table[table_rows, :width]
             blocks = tables[row_of_token, positions // self._block_size]
             slots = blocks * self._block_size + positions % self._block_size
-            groups.append(RowBlocks(torch.from_numpy(tables), torch.from_numpy(slots)))
+            groups.append(RowBlocks(self._tensors.of(tables), self._tensors.of(slots)))
         sampled = np.array([row_plan.samples for row_plan in plans])
         return ForwardBatch(
-            token_ids=torch.from_numpy(self._table.tokens[table_rows[row_of_token], positions]),
-            positions=torch.from_numpy(positions),
+            token_ids=self._tensors.of(self._table.tokens[table_rows[row_of_token], positions]),
+            positions=self._tensors.of(positions),
             query_starts=[0, *ends.tolist()],
             context_lens=context_lens.tolist(),
             groups=groups,
             layer_groups=self._layer_groups,
-            logits_indices=torch.from_numpy(ends[sampled] - 1),
+            logits_indices=self._tensors.of(ends[sampled] - 1),
         )
 
     def _sample(
-        self, plans: list[RowPlan], rows: list[Row], hidden: torch.Tensor, batch: ForwardBatch, results: list[RowResult]
+        self, plans: list[RowPlan], rows: list[Row], hidden: Any, batch: ForwardBatch, results: list[RowResult]
     ) -> None:
         sampling = [i for i, row_plan in enumerate(plans) if row_plan.samples]
         if not sampling:
             return
         logits = self._model.logits(hidden[batch.logits_indices])
-        tokens = self._sampler.sample(logits, [rows[i].sampling for i in sampling])
+        tokens = self._sampler.sample(self._tensors.numbers(logits), [rows[i].sampling for i in sampling])
         for i, token in zip(sampling, tokens, strict=True):
             if token.error is not None:
                 results[i].error = token.error
@@ -122,7 +128,7 @@ class ModelRunner:
                 results[i].logprobs = [token.logprobs]
 
     def _prompt_logprobs(
-        self, plans: list[RowPlan], rows: list[Row], hidden: torch.Tensor, batch: ForwardBatch, results: list[RowResult]
+        self, plans: list[RowPlan], rows: list[Row], hidden: Any, batch: ForwardBatch, results: list[RowResult]
     ) -> None:
         for i, (row_plan, row) in enumerate(zip(plans, rows, strict=True)):
             num_logprobs = row.sampling.params.prompt_logprobs
@@ -134,7 +140,9 @@ class ModelRunner:
             ):
                 offset = batch.query_starts[i] - row_plan.start
                 logits = self._model.logits(hidden[offset + first : offset + last])
-                found += prompt_logprobs(logits, row.token_ids[first + 1 : last + 1], num_logprobs)
+                found += prompt_logprobs(
+                    self._tensors.numbers(logits), row.token_ids[first + 1 : last + 1], num_logprobs
+                )
             results[i].prompt_logprobs = found
 
 

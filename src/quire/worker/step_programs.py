@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
 from quire.kernels import native
+from quire.kernels.array import Array
+from quire.kernels.dtype import DType
 from quire.kernels.recording import Arena, NotRecordable, Recording
 from quire.models.registry import Model
 from quire.worker.kv_cache import KVCache
@@ -24,18 +26,18 @@ class StepProgram:
     """`batch` holds the tensors that the program reads, `hidden` what it writes."""
 
     batch: ForwardBatch
-    context_lens: torch.Tensor
+    context_lens: Array
     recording: Recording
-    hidden: torch.Tensor
+    hidden: Array
 
-    def run(self, batch: ForwardBatch) -> torch.Tensor:
+    def run(self, batch: ForwardBatch) -> Array:
         """Hidden states [T, D], until the next run."""
-        self.batch.token_ids.copy_(batch.token_ids)
-        self.batch.positions.copy_(batch.positions)
-        self.context_lens.copy_(torch.tensor(batch.context_lens))
+        self.batch.token_ids.stored[:] = batch.token_ids.stored
+        self.batch.positions.stored[:] = batch.positions.stored
+        self.context_lens.stored[:] = batch.context_lens
         for own, given in zip(self.batch.groups, batch.groups, strict=True):
-            own.slots.copy_(given.slots)
-            own.block_tables[:, : given.block_tables.shape[1]].copy_(given.block_tables)
+            own.slots.stored[:] = given.slots.stored
+            own.block_tables.stored[:, : given.block_tables.shape[1]] = given.block_tables.stored
         native.run(self.recording)
         return self.hidden
 
@@ -55,7 +57,7 @@ class StepPrograms:
         self._arena = Arena()
         self._recordable = True
 
-    def forward(self, batch: ForwardBatch) -> torch.Tensor | None:
+    def forward(self, batch: ForwardBatch) -> Array | None:
         """As the model's; None for a step that has to go through Python."""
         num_rows = batch.num_rows
         if not self._recordable or num_rows > MAX_ROWS or batch.num_tokens != num_rows:
@@ -96,8 +98,11 @@ class StepPrograms:
         )
 
     def _make_inputs(self) -> ForwardBatch:
-        def numbers(*shape: int) -> torch.Tensor:
-            return torch.zeros(shape, dtype=torch.int64)
+        def numbers(*shape: int) -> Array:
+            return Array(np.zeros(shape, np.int64), DType.INT64)
+
+        def count(end: int) -> Array:
+            return Array(np.arange(end), DType.INT64)
 
         return ForwardBatch(
             token_ids=numbers(MAX_ROWS),
@@ -109,6 +114,6 @@ class StepPrograms:
                 for _ in range(max(self._layer_groups) + 1)
             ],
             layer_groups=self._layer_groups,
-            logits_indices=torch.arange(MAX_ROWS),
-            scratch={"cpu": (torch.arange(MAX_ROWS + 1), numbers(MAX_ROWS))},
+            logits_indices=count(MAX_ROWS),
+            scratch={"cpu": (count(MAX_ROWS + 1), numbers(MAX_ROWS))},
         )

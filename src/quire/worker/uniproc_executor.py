@@ -9,10 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from quire.config import WorkerConfig
-from quire.core.embedding import EncodePlan, EncodeResult
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
-from quire.worker.encode_worker import EncodeWorker
 from quire.worker.worker import Worker
 
 Plan = TypeVar("Plan")
@@ -21,7 +19,7 @@ Answer = TypeVar("Answer")
 
 
 class WorkerThread(ABC, Generic[Plan, Result]):
-    """The thread lets control plan while torch computes, and lets Ctrl-C interrupt the wait and never the step.
+    """The thread lets control plan while the worker computes, and lets Ctrl-C interrupt the wait and never the step.
 
     All of torch runs on it, loading included: OpenMP keeps a team of threads for each thread that computes, and with two
     teams on the cores of one, idle threads go to sleep after every operator instead of waiting for the next.
@@ -67,15 +65,4 @@ class UniprocExecutor(WorkerThread[StepPlan, StepResult]):
         self._run(lambda: self._worker.allocate_kv_cache(config))
 
     def execute(self, plan: StepPlan) -> StepResult:
-        return self._worker.execute(plan)
-
-
-class UniprocEncodeExecutor(WorkerThread[EncodePlan, EncodeResult]):
-    """An EncodeExecutor."""
-
-    def __init__(self, config: WorkerConfig) -> None:
-        super().__init__()
-        self._worker = self._run(lambda: EncodeWorker(config))
-
-    def execute(self, plan: EncodePlan) -> EncodeResult:
         return self._worker.execute(plan)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.config import WorkerConfig
@@ -17,30 +15,30 @@ from quire.worker.host_memory import memory_for_loading
 from quire.worker.kv_cache import KVCache
 from quire.worker.model_runner import ModelRunner
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 class Worker:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
-        torch.set_num_threads(config.num_threads)
         if config.instruction_set is not None:
             native.use_instruction_set(config.instruction_set)
         checkpoint = open_checkpoint(config.model)
-        self._dtype = DTYPES[config.dtype]
+        ops = select_ops(config.backend)
+        ops.use_num_threads(config.num_threads)
+        self._tensors = ops.tensors
+        self._dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, self._dtype, checkpoint.config)
         with memory_for_loading():
-            ops = select_ops(config.backend)
             self._model = load_model(checkpoint, self._dtype, ops, attention, config.quantization)
         self._runner: ModelRunner | None = None
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
-        kv = KVCache(config, self._model.config.num_layers, self._dtype)
+        kv = KVCache(config, self._model.config.num_layers, self._tensors, self._dtype)
         grammars = Grammars(lambda: open_checkpoint(self._config.model).tokenizer, self._model.config.vocab_size)
         self._runner = ModelRunner(
             self._model,
             config,
             kv,
+            self._tensors,
             self._config.max_num_seqs,
             self._config.max_model_len,
             grammars,

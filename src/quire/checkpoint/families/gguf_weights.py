@@ -10,6 +10,7 @@ import numpy.typing as npt
 from quire.checkpoint.families.gguf_names import TensorOrigin, match_names
 from quire.checkpoint.families.registry import FAMILIES
 from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.model_config import ModelConfig
 from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.weights import TensorInfo
@@ -57,13 +58,20 @@ class GGUFWeights:
 
     def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
         origin = self._origin(name)
-        rows = np.arange(start, stop)
+        return self._file.read_codes(origin.gguf, self._rows_in_file(origin, np.arange(start, stop)))
+
+    def read_blocks(self, name: str) -> BlockRows | None:
+        origin = self._origin(name)
+        num_rows = self._file.tensors[origin.gguf].shape[0]
+        return self._file.read_blocks(origin.gguf, self._rows_in_file(origin, np.arange(num_rows)))
+
+    def _rows_in_file(self, origin: TensorOrigin, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if origin.rule.rotary_heads is not None:
             # As in `_read_rotary_rows`: row j of a head's first half is row 2 j of the file, of its second row 2 j + 1.
             head_dim = self._file.tensors[origin.gguf].shape[0] // origin.rule.rotary_heads
             head, row = np.divmod(rows, head_dim)
             rows = head * head_dim + row % (head_dim // 2) * 2 + row // (head_dim // 2)
-        return self._file.read_codes(origin.gguf, rows)
+        return rows
 
     def close(self) -> None:
         self._transposed = None

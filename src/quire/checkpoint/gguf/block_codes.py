@@ -48,6 +48,19 @@ class CodeType:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class BlockRows:
+    """R rows of a tensor, still in the blocks of the file."""
+
+    type_name: str
+    """Of CODE_TYPES."""
+    num_inputs: int
+    blocks: npt.NDArray[np.uint8]
+    """[rows of the tensor, bytes of a row], a view of the file."""
+    rows: npt.NDArray[np.int64]
+    """[R], their places in it."""
+
+
 def _q4_0(blocks: Blocks) -> dict[str, npt.NDArray[Any]]:
     return {"codes": four_bits(blocks), "scale": blocks["d"]}
 

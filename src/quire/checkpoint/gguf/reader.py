@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from quire.checkpoint.gguf.block_codes import CODE_TYPES
+from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.gguf.cursor import Cursor
 from quire.checkpoint.gguf.metadata import MIN_PAIR_BYTES, MetadataValue, read_metadata
 from quire.checkpoint.gguf.tensor_table import MIN_ENTRY_BYTES, GGUFTensor, read_tensor_table
@@ -69,6 +69,13 @@ class GGUFFile:
         offset = tensor.offset + first * num_blocks * tensor.type.num_bytes
         blocks = self._file.array(tensor.type.layout, offset, (last - first) * num_blocks)
         return CODE_TYPES[tensor.type.name].rows(blocks.reshape(last - first, num_blocks)[rows - first])
+
+    def read_blocks(self, name: str, rows: npt.NDArray[np.int64]) -> BlockRows:
+        """As `read_codes`, nothing read yet: a view of the file, until the next tensor is read."""
+        tensor = self._tensor(name)
+        row_bytes = tensor.shape[1] // tensor.type.num_values * tensor.type.num_bytes
+        blocks = self._file.array(np.uint8, tensor.offset, tensor.shape[0] * row_bytes)
+        return BlockRows(tensor.type.name, tensor.shape[1], blocks.reshape(tensor.shape[0], row_bytes), rows)
 
     def close(self) -> None:
         self._file.close()

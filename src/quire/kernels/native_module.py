@@ -1,0 +1,71 @@
+"""The native kernels' module (csrc/), where it was built; what it computes with, and what it records into."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from quire.core.native import has_native_module
+from quire.errors import InvalidRequestError
+from quire.kernels.recording import current_recording
+
+_chosen: list[str] = []
+
+
+@cache
+def instruction_sets() -> tuple[str, ...]:
+    """Those this CPU has, the one in use first, then the fastest; none where the module was not built."""
+    present = module().instruction_sets() if has_native_module() else ()
+    return tuple(sorted(present, key=lambda name: name not in _chosen))
+
+
+def use_instruction_set(name: str) -> None:
+    """From now on in this process. What is recorded already keeps its own. Raises InvalidRequestError naming the CPU's."""
+    if name not in instruction_sets():
+        raise InvalidRequestError(
+            f"instruction_set {name} cannot be used: this CPU has {', '.join(instruction_sets())}.",
+            field="instruction_set",
+            value=name,
+        )
+    _chosen[:] = [name]
+    instruction_sets.cache_clear()
+
+
+class _Threads(threading.local):
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_threads = _Threads()
+
+
+def thread_count() -> int:
+    """That kernels called on this thread run on: all CPUs this process may use, until `use_num_threads` says otherwise."""
+    return _threads.count
+
+
+def use_num_threads(count: int) -> None:
+    """From now on, on this thread."""
+    _threads.count = count
+
+
+def current_program(*, by_token: bool = False) -> Any:
+    """What the kernels are recorded into; None where they are to run.
+
+    `by_token`: of neighbouring kernels each thread goes on with the tokens it had, without waiting for the others.
+    """
+    recording = current_recording()
+    if recording is None:
+        return None
+    if not by_token:
+        recording.arena.settle()
+    return recording.program
+
+
+@cache
+def module() -> ModuleType:
+    """quire._native; only files of this folder call it."""
+    return importlib.import_module("quire._native")

@@ -1,0 +1,79 @@
+"""What layers need of a tensor, so that torch's and the native kernels' own (`Array`) both fit; and how such are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[Any]
+
+
+class Tensor(Protocol):
+    """The methods mean what torch's mean."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    @property
+    def dtype(self) -> Any:
+        """torch's own, or a DType."""
+
+    def data_ptr(self) -> int: ...
+
+    def stride(self) -> Sequence[int]: ...
+
+    def is_contiguous(self) -> bool: ...
+
+    def contiguous(self) -> Self: ...
+
+    def view(self, *shape: int) -> Self: ...
+
+    def flatten(self, start_dim: int) -> Self: ...
+
+    def unsqueeze(self, dim: int) -> Self: ...
+
+    def expand(self, *shape: int) -> Self: ...
+
+    def chunk(self, chunks: int, dim: int) -> Sequence[Self]: ...
+
+    def split_with_sizes(self, split_sizes: Sequence[int], dim: int) -> Sequence[Self]: ...
+
+    def index_select(self, dim: int, index: Any) -> Self: ...
+
+    def new_empty(self, size: Sequence[int]) -> Self:
+        """Of the same dtype."""
+
+    def __getitem__(self, key: Any) -> Self: ...
+
+    def __add__(self, other: Any) -> Self: ...
+
+    def __mul__(self, other: Any) -> Self: ...
+
+
+class Tensors(Protocol):
+    """Makes tensors of one kind. `dtype` is the kind's own."""
+
+    def dtype(self, name: str) -> Any:
+        """Of float32, bfloat16, float16."""
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """What it holds is undefined."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The system hands their memory out only when it is touched."""
+
+    def of(self, numbers: Numbers) -> Any:
+        """In the same memory: float32, int64."""
+
+    def copy(self, destination: Any, numbers: Numbers, dtype: str) -> None:
+        """Rounded to the destination's dtype. `numbers` of its shape are of the named dtype: bfloat16 as uint16."""
+
+    def numbers(self, tensor: Any) -> npt.NDArray[np.float32]:
+        """As float32; in the same memory where that is its dtype."""
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Entered around each step."""

@@ -1,0 +1,42 @@
+"""torch's tensors, made as `Tensors` asks."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from quire.kernels.tensor import Numbers
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class TorchTensors:
+    def dtype(self, name: str) -> torch.dtype:
+        return DTYPES[name]
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Of numpy's memory: torch.zeros would touch it all at once."""
+        numbers = np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)
+        return torch.from_numpy(numbers).view(dtype)
+
+    def of(self, numbers: Numbers) -> torch.Tensor:
+        return torch.from_numpy(numbers)
+
+    def copy(self, destination: torch.Tensor, numbers: Numbers, dtype: str) -> None:
+        # A view of a file cannot be written, and torch has only writable memory: such chunks are copied.
+        values = torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
+        destination.copy_(values.view(torch.bfloat16) if dtype == "bfloat16" else values)
+
+    def numbers(self, tensor: torch.Tensor) -> npt.NDArray[np.float32]:
+        numbers: npt.NDArray[np.float32] = tensor.float().cpu().numpy()
+        return numbers
+
+    def computing(self) -> AbstractContextManager[Any]:
+        return torch.inference_mode()
