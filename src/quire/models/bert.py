@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from quire.attention.encoder import no_cache
 from quire.attention.forward_batch import ForwardBatch
 from quire.checkpoint.model_config import ModelConfig
+from quire.kernels.tensor import Tensor
 from quire.layers.embedding import Embedding
 from quire.layers.norm import Norm
 from quire.models.decoder import PostNormLayer
@@ -30,11 +29,11 @@ class BertEncoder:
     config: ModelConfig
     embedding: Embedding
     positions: Embedding
-    token_type: torch.Tensor
+    token_type: Tensor
     embedding_norm: Norm
     layers: Sequence[PostNormLayer]
 
-    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, D]."""
         x = self.embedding.forward(batch.token_ids) + self.token_type + self.positions.forward(batch.positions)
         x = self.embedding_norm.forward(x)
