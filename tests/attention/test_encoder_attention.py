@@ -13,8 +13,7 @@ from tests.attention.paged_rows import make_shape
 from tests.kernels.forced import forced
 from tests.kernels.guarded import guarded_outputs
 
-from quire.attention.backend import AttentionShape
-from quire.attention.backend import LayerKVCache
+from quire.attention.backend import AttentionShape, LayerKVCache
 from quire.attention.cpu_encoder import CpuEncoderBackend
 from quire.attention.encoder import ReferenceEncoderBackend
 from quire.core.native import has_native_module

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from quire.core.native import MAX_HEADS_PER_KV_HEAD
 from quire.kernels.arithmetic import add, gather, scale
 from quire.kernels.dtype import NATIVE_DTYPES as DTYPES
@@ -39,12 +41,14 @@ __all__ = [
     "write_kv",
 ]
 
+T = TypeVar("T", bound=Tensor)
+
 GATES = frozenset({"silu", "gelu", "gelu_tanh", "relu"})
 """Activations that `gated` and `native_rows.activate` have."""
 
 
 def paged_attention(
-    query: Tensor,
+    query: T,
     key: Tensor,
     value: Tensor,
     block_tables: Tensor,
@@ -56,7 +60,7 @@ def paged_attention(
     logit_softcap: float | None = None,
     causal: bool = True,
     instruction_set: str | None = None,
-) -> Tensor:
+) -> T:
     """Attention of T tokens in R rows over KV in blocks (csrc/attention.cpp) -> [T, num_heads, head_dim].
 
     query [T, num_heads, head_dim]; key, value [num_blocks, block_size, num_kv_heads, head_dim], of one dtype of DTYPES,
@@ -105,7 +109,7 @@ def paged_attention(
     return output
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: T, weight: Tensor, eps: float) -> T:
     """x / rms(x) * weight over the last dimension of [T, D] or [T, H, D] (csrc/row_ops.cpp), contiguous."""
     assert weight.dtype == x.dtype
     heads = x.unsqueeze(1) if len(x.shape) == 2 else x
@@ -132,7 +136,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return y
 
 
-def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rope_(x: T, cos: Tensor, sin: Tensor) -> T:
     """Rotates [T, H, D] in place, by halves of the first 2 S values (csrc/row_ops.cpp); cos, sin [T, S]."""
     (num_tokens, num_heads, width), half = x.shape, cos.shape[1]
     assert x.stride()[2] == 1
@@ -156,7 +160,7 @@ def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x
 
 
-def gated(gate: Tensor, up: Tensor, kind: str) -> Tensor:
+def gated(gate: T, up: Tensor, kind: str) -> T:
     """activation(gate) * up, each [T, D] (csrc/row_ops.cpp); `kind` is one of GATES."""
     assert gate.shape == up.shape
     assert gate.dtype == up.dtype

@@ -14,4 +14,5 @@ class Embedding:
 
     def forward(self, indices: Tensor) -> Tensor:
         """int64 [T] -> [T, D]."""
-        return self.table.rows(indices)
+        rows: Tensor = self.table.rows(indices)
+        return rows

@@ -19,5 +19,5 @@ class Head:
 
     def forward(self, x: Tensor) -> Tensor:
         """[L, hidden] -> float32 [L, vocab_size]."""
-        logits = self.table.logits(x)
+        logits: Tensor = self.table.logits(x)
         return logits if self.softcap is None else self.ops.softcap(logits, self.softcap)

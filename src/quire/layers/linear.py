@@ -20,4 +20,5 @@ class Linear:
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, num_inputs] -> [T, num_outputs]."""
-        return self.method.apply(x, self.weight, self.bias)
+        y: Tensor = self.method.apply(x, self.weight, self.bias)
+        return y

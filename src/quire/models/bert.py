@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quire.attention.backend import LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
@@ -21,7 +20,6 @@ from quire.layers.embedding import Embedding
 from quire.layers.norm import Norm
 from quire.models.decoder import PostNormLayer
 from quire.models.parts import ModelParts
-
 
 NO_CACHE = LayerKVCache(None, None)
 """An encoder keeps none."""
@@ -38,7 +36,7 @@ class BertEncoder:
     embedding_norm: Norm
     layers: Sequence[PostNormLayer]
 
-    def forward(self, batch: ForwardBatch) -> Any:
+    def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, D]."""
         x = self.embedding.forward(batch.token_ids)
         x = x + self.token_type.expand(*x.shape) + self.positions.forward(batch.positions)
