@@ -44,7 +44,7 @@ class GuardedMemory:
 @contextmanager
 def guarded_outputs() -> Iterator[GuardedMemory]:
     """`x.new_empty((2, 3))` and `empty_array`, which are how native functions take memory, give guarded memory."""
-    guarded, real = GuardedMemory(), array.empty_array
+    guarded, real, of_torch = GuardedMemory(), array.empty_array, torch.Tensor.new_empty
 
     def empty_array(shape: tuple[int, ...], dtype: DType) -> Array:
         if current_recording() is not None:
@@ -53,8 +53,10 @@ def guarded_outputs() -> Iterator[GuardedMemory]:
         memory = guarded.empty((math.prod(shape) * dtype.itemsize,), torch.uint8)
         return Array(as_array(memory).stored.view(dtype.stored).reshape(shape), dtype)
 
-    def new_empty(x: torch.Tensor, size: Any) -> torch.Tensor:
-        return guarded.empty(tuple(size), x.dtype)
+    def new_empty(x: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:
+        if options or isinstance(size[0], int):  # not as native functions do
+            return of_torch(x, *size, **options)
+        return guarded.empty(tuple(size[0]), x.dtype)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (array, native_linear, panels):

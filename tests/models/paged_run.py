@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,31 +13,43 @@ from quire.attention.forward_batch import ForwardBatch, RowBlocks
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.kernels.select import select_ops
+from quire.kernels.tensor import Tensors
 from quire.models.registry import Model, load_model
 
 BLOCK_SIZE = 4
+Convert = Callable[[torch.Tensor], Any]
 
 
 def load(reference: Path | str, dtype: torch.dtype = torch.float32, backend: str = "reference") -> Model:
-    checkpoint = open_checkpoint(str(reference))
-    attention = select_backend(backend, dtype, checkpoint.config)
-    return load_model(checkpoint, dtype, select_ops(backend), attention)
+    checkpoint, ops = open_checkpoint(str(reference)), select_ops(backend)
+    own = ops.tensors.dtype(str(dtype).removeprefix("torch."))
+    return load_model(checkpoint, own, ops, select_backend(backend, own, checkpoint.config))
 
 
 @torch.inference_mode()
 def all_logits(
-    model: Model, rows: Sequence[Sequence[int]], chunk_sizes: Sequence[int], dtype: torch.dtype = torch.float32
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    chunk_sizes: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+    tensors: Tensors | None = None,
 ) -> list[torch.Tensor]:
-    """float32 [len(row), V] for each row. Row r computes chunk_sizes[r] tokens a step until it is done."""
+    """float32 [len(row), V] for each row. Row r computes chunk_sizes[r] tokens a step until it is done.
+
+    `tensors`: of the model's kind; torch's unless given. Others are run in float32.
+    """
+    own = (lambda x: x) if tensors is None else (lambda x: tensors.of(x.numpy()))
+    as_torch = (lambda x: x) if tensors is None else (lambda x: torch.from_numpy(tensors.numbers(x)))
     tables = _scattered_tables(rows)
-    caches = [_unwritten_cache(model, int(tables.max()) + 1, dtype) for _ in range(model.config.num_layers)]
+    num_blocks = int(tables.max()) + 1
+    caches = [_unwritten_cache(model, num_blocks, dtype, own) for _ in range(model.config.num_layers)]
     found: list[list[torch.Tensor]] = [[] for _ in rows]
     starts = [0] * len(rows)
     while any(start < len(row) for start, row in zip(starts, rows, strict=True)):
         live = [r for r, row in enumerate(rows) if starts[r] < len(row)]
         stops = {r: min(starts[r] + chunk_sizes[r], len(rows[r])) for r in live}
-        batch = _batch(model, rows, tables, [(r, starts[r], stops[r]) for r in live])
-        logits = model.logits(model.forward(batch, caches))
+        batch = _batch(model, rows, tables, [(r, starts[r], stops[r]) for r in live], own)
+        logits = as_torch(model.logits(model.forward(batch, caches)))
         for i, r in enumerate(live):
             found[r].append(logits[batch.query_starts[i] : batch.query_starts[i + 1]])
             starts[r] = stops[r]
@@ -50,14 +63,18 @@ def _scattered_tables(rows: Sequence[Sequence[int]]) -> torch.Tensor:
     return blocks.view(len(rows), width)
 
 
-def _unwritten_cache(model: Model, num_blocks: int, dtype: torch.dtype) -> LayerKVCache:
+def _unwritten_cache(model: Model, num_blocks: int, dtype: torch.dtype, own: Convert) -> LayerKVCache:
     """Of values so large that reading one where none was written shows in every logit."""
     shape = (num_blocks, BLOCK_SIZE, model.config.num_kv_heads, model.config.head_dim)
-    return LayerKVCache(torch.full(shape, 1e4, dtype=dtype), torch.full(shape, 1e4, dtype=dtype))
+    return LayerKVCache(own(torch.full(shape, 1e4, dtype=dtype)), own(torch.full(shape, 1e4, dtype=dtype)))
 
 
 def _batch(
-    model: Model, rows: Sequence[Sequence[int]], tables: torch.Tensor, ranges: list[tuple[int, int, int]]
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    tables: torch.Tensor,
+    ranges: list[tuple[int, int, int]],
+    own: Convert,
 ) -> ForwardBatch:
     """`ranges`: (row, start, stop)."""
     positions = torch.cat([torch.arange(start, stop) for _, start, stop in ranges])
@@ -67,11 +84,11 @@ def _batch(
     for _, start, stop in ranges:
         query_starts.append(query_starts[-1] + stop - start)
     return ForwardBatch(
-        token_ids=torch.tensor([token for r, start, stop in ranges for token in rows[r][start:stop]]),
-        positions=positions,
+        token_ids=own(torch.tensor([token for r, start, stop in ranges for token in rows[r][start:stop]])),
+        positions=own(positions),
         query_starts=query_starts,
         context_lens=[stop for *_, stop in ranges],
-        groups=[RowBlocks(tables[[r for r, *_ in ranges]], slots)],
+        groups=[RowBlocks(own(tables[[r for r, *_ in ranges]]), own(slots))],
         layer_groups=[0] * model.config.num_layers,
-        logits_indices=torch.arange(query_starts[-1]),
+        logits_indices=own(torch.arange(query_starts[-1])),
     )

@@ -11,6 +11,7 @@ from tests.models.random_checkpoints import CONFIGS, VOCAB_SIZE, oracle_logits, 
 
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.core.native import has_native_module
+from quire.kernels.select import select_ops
 
 # Decoding, chunks that end inside and at the border of blocks and windows, and a prompt in one piece.
 LENGTHS_AND_CHUNKS = [(5, 1), (40, 7), (33, 8), (50, 64)]
@@ -31,7 +32,10 @@ NATIVE = pytest.param(
 def test_logits_match_transformers(name: str, backend: str, tmp_path: Path) -> None:
     oracle = save_checkpoint(name, tmp_path)
     rows = random_rows()
-    found = all_logits(load(tmp_path, backend=backend), rows, [chunk for _, chunk in LENGTHS_AND_CHUNKS])
+    tensors = select_ops(backend).tensors if backend == "cpu" else None
+    found = all_logits(
+        load(tmp_path, backend=backend), rows, [chunk for _, chunk in LENGTHS_AND_CHUNKS], tensors=tensors
+    )
     for row, logits in zip(rows, found, strict=True):
         torch.testing.assert_close(logits, oracle_logits(oracle, row), rtol=1e-4, atol=1e-4)
 

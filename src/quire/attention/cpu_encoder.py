@@ -12,7 +12,7 @@ from quire.attention.forward_batch import ForwardBatch
 from quire.core.native import has_native_module
 from quire.kernels import native
 from quire.kernels.array import Array, Arrays
-from quire.kernels.dtype import NATIVE_DTYPES, dtype_of
+from quire.kernels.dtype import NATIVE_DTYPES
 from quire.kernels.native_texts import BLOCK_SIZE, write_texts
 
 
@@ -39,8 +39,8 @@ class TextBlocks:
         first_blocks = np.array([0, *accumulate(map(len, firsts))][:-1])
         shape = (len(starts) - 1, BLOCK_SIZE, *key.shape[1:])
         return cls(
-            arrays.empty(shape, dtype_of(key.dtype)),
-            arrays.empty(shape, dtype_of(key.dtype)),
+            key.new_empty(shape),
+            key.new_empty(shape),
             arrays.of(np.array(starts)),
             # Behind a text's last block stand others' numbers: the kernel does not look there.
             arrays.of(first_blocks[:, None] + np.arange(max(map(len, firsts)))),
