@@ -28,7 +28,7 @@ def choose_backend(
     if config.backend != "auto":
         return config.backend, None
     if lacking is None:
-        return "cpu", "backend cpu: the native kernels, which are the fastest; torch does the rest."
+        return "cpu", "backend cpu: the native kernels, which are the fastest."
     return "torch", f"backend torch: {lacking}."
 
 
