@@ -14,7 +14,6 @@ from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
 
 LINE = 64
-HUGE_PAGE = 2 << 20
 CHUNK = 64 << 20
 """Asked for at once. What no weight touches stays without memory."""
 
