@@ -33,7 +33,8 @@ class Worker:
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         kv = KVCache(config, self._model.config.num_layers, self._tensors, self._dtype)
-        model = self._config.model  # not through `self`: the worker goes with its last reference, and its memory with it
+        # Not by way of `self`: the worker goes with its last reference, and its memory with it.
+        model = self._config.model
         grammars = Grammars(lambda: open_checkpoint(model).tokenizer, self._model.config.vocab_size)
         self._runner = ModelRunner(
             self._model,
