@@ -18,7 +18,10 @@ FULL = FullAttentionSpec(2, 8)
 SLIDING = SlidingWindowSpec(2, 8, 4)
 
 
-def make(tensors: Tensors = TorchTensors(), dtype: Any = torch.float32) -> KVCache:  # noqa: B008
+OF_TORCH = TorchTensors()
+
+
+def make(tensors: Tensors = OF_TORCH, dtype: Any = torch.float32) -> KVCache:
     specs: list[KVSpec] = [SLIDING, FULL, SLIDING, FULL]
     return KVCache(make_kv_cache_config(specs, block_size=4, bytes_per_element=4, num_blocks=6), 4, tensors, dtype)
 
@@ -32,7 +35,7 @@ def test_groups_share_slots_not_layers_of_one_group() -> None:
 
 def test_dtypes_start_at_zero_and_are_writable() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        cache = make(TorchTensors(), dtype)
+        cache = make(OF_TORCH, dtype)
         assert cache.layers[3].value.dtype is dtype
         assert cache.layers[3].value.shape == (6, 4, 2, 8)
         assert not cache.layers[3].value.any()

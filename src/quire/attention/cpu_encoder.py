@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
 import numpy as np
 
-from quire.attention.backend import AttentionCapabilities, AttentionShape, LayerKVCache
+from quire.attention.backend import AttentionShape, LayerKVCache
+from quire.attention.cpu_backend import CpuBackend
 from quire.attention.forward_batch import ForwardBatch
-from quire.core.native import has_native_module
 from quire.kernels import native
 from quire.kernels.array import Array, Arrays
-from quire.kernels.dtype import NATIVE_DTYPES
 from quire.kernels.native_texts import BLOCK_SIZE, write_texts
 
 
@@ -53,13 +52,7 @@ class CpuEncoderBackend:
     """The native kernel of decoders, over K and V that live as long as a layer: a text's bits depend on it alone."""
 
     name = "cpu"
-    capabilities = AttentionCapabilities(
-        # None where the kernels were not built: never chosen.
-        dtypes=NATIVE_DTYPES if has_native_module() else frozenset(),
-        sliding_window=False,
-        logit_softcap=False,
-        bitwise_dtypes=NATIVE_DTYPES,
-    )
+    capabilities = replace(CpuBackend.capabilities, sliding_window=False, logit_softcap=False)
 
     def attend(
         self,
