@@ -129,7 +129,6 @@ def make_step(
         context_lens=[start + n for start, n in spans],
         groups=[RowBlocks(tables, torch.cat(slots))],
         layer_groups=[0],
-        logits_indices=torch.tensor(ends[1:]) - 1,
     )
     cache = torch.randn(2, sum(counts) + 1, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim).to(dtype)
     return batch, LayerKVCache(cache[0], cache[1])

@@ -199,15 +199,6 @@ inline void add_all_values(const Queries& queries, int query, int head_dim, cons
     if (d < head_dim) add_values<Type, N, 1, false>(queries, query, d, head_dim, chunk);
 }
 
-// tanh by e^-2|x|.
-inline Floats soft_capped(Floats scores, float cap) {
-    Floats x = scores / cap;
-    Floats size = x < 0 ? -x : x;
-    Floats e = exp_of_negative(-2.0f * size);
-    Floats capped = cap * (1.0f - e) / (1.0f + e);
-    return x < 0 ? -capped : capped;
-}
-
 inline Ints lane_numbers() {
     Ints lanes;
     for (int lane = 0; lane < LANES; ++lane) lanes[lane] = lane;

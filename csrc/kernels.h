@@ -29,6 +29,7 @@
     void add(const AddCall&, const Team&);                      \
     void gather(const GatherCall&, const Team&);                \
     void scale(const ScaleCall&, const Team&);                  \
+    void softcap(const ScaleCall&, const Team&);                \
     }
 
 // What tiles change (tiles.h): the rest is that of another set.

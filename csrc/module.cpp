@@ -38,7 +38,7 @@ struct InstructionSet {
     Kernel<WriteCall> write_kv_bfloat16;
     Kernel<AddCall> add;
     Kernel<GatherCall> gather;
-    Kernel<ScaleCall> scale;
+    Kernel<ScaleCall> scale, softcap;
     Kernel<NormCall> layer_norm;
     Kernel<ActivateCall> activate;
     Kernel<TextBlocksCall> write_texts_float32;
@@ -49,7 +49,7 @@ struct InstructionSet {
     InstructionSet{#ISA,             PRESENT, true,    ISA::attention_float32, ISA::attention_bfloat16,            \
      ISA::dense_linear, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
-     ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale,  \
+     ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale, ISA::softcap, \
      ISA::layer_norm,  ISA::activate,    ISA::write_texts_float32, ISA::write_texts_bfloat16}
 
 #if defined(__x86_64__)
@@ -254,6 +254,12 @@ void add(Program* program, const std::string& isa, const Strided& x, const Strid
     submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).add, call, num_tokens);
 }
 
+void softcap(Program* program, const std::string& isa, const Strided& x, const Strided& y, int64_t num_tokens, int64_t width,
+             float cap, bool bfloat16, int num_threads) {
+    ScaleCall call{vectors(x), vectors(y), num_tokens, width, cap, bfloat16};
+    submit(program, threads_for(4 * num_tokens * width, num_threads), set_named(isa).softcap, call, num_tokens);
+}
+
 void gather(Program* program, const std::string& isa, uintptr_t table, uintptr_t indices, uintptr_t y, int64_t num_tokens,
             int64_t width, bool bfloat16, int num_threads) {
     GatherCall call{at<void>(table), at<int64_t>(indices), at<void>(y), num_tokens, width, bfloat16};
@@ -348,4 +354,6 @@ NB_MODULE(_native, module) {
                nb::arg("y"), nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("scale", &scale, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("factor"), nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("softcap", &softcap, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
+               nb::arg("num_tokens"), nb::arg("width"), nb::arg("cap"), nb::arg("bfloat16"), nb::arg("num_threads"));
 }

@@ -191,6 +191,13 @@ void scale(const ScaleCall& call, const Team& team) {
     });
 }
 
+void softcap(const ScaleCall& call, const Team& team) {
+    with_type(call.bfloat16, [&](auto type) {
+        auto capped = [&](Floats x) { return soft_capped(x, call.factor); };
+        map_values<decltype(type)>(team, call.num_tokens, call.width, call.y, capped, call.x);
+    });
+}
+
 void gather(const GatherCall& call, const Team& team) {
     with_type(call.bfloat16, [&](auto type) { gather_rows<decltype(type)>(call, team); });
 }

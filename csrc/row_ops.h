@@ -54,7 +54,7 @@ struct AddCall {
     bool bfloat16;
 };
 
-// y = x * factor, each [T, D].
+// y = x * factor, or factor tanh(x / factor); each [T, D].
 struct ScaleCall {
     Vectors x, y;
     int64_t num_tokens, width;

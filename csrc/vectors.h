@@ -175,4 +175,13 @@ struct alignas(64) Line {
 
 inline std::size_t num_lines(std::size_t num_floats) { return (num_floats + 15) / 16; }
 
+// cap tanh(x / cap), by e^-2|x / cap|.
+inline Floats soft_capped(Floats v, float cap) {
+    Floats x = v / cap;
+    Floats size = x < 0.0f ? -x : x;
+    Floats e = exp_of_negative(-2.0f * size);
+    Floats capped = cap * (1.0f - e) / (1.0f + e);
+    return x < 0.0f ? -capped : x >= 0.0f ? capped : x;  // what is not a number stays so
+}
+
 }  // namespace quire::QUIRE_ISA

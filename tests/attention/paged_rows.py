@@ -115,7 +115,6 @@ class PagedRows:
             context_lens=context_lens,
             groups=[RowBlocks(tables, torch.cat(slots))],
             layer_groups=[0],
-            logits_indices=torch.tensor(ends[1:]) - 1,
         )
 
     def _blocks_in_use(self, r: int, n: int) -> tuple[int, int]:

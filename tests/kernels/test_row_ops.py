@@ -116,6 +116,23 @@ def test_activate(
     torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
 
 
+@given(
+    num_tokens=st.integers(0, 40),
+    width=st.integers(1, 200),
+    cap=st.sampled_from([5.0, 30.0]),
+    dtype=DTYPES,
+    instruction_set=SETS,
+)
+def test_softcap(num_tokens: int, width: int, cap: float, dtype: torch.dtype, instruction_set: str) -> None:
+    memory = torch.full((num_tokens, width + 3), torch.nan, dtype=dtype)
+    x = memory[:, 2:-1]
+    x.copy_(draw(num_tokens, width, dtype=dtype) * 20)
+    found = forced(instruction_set, lambda: native_rows.softcap(x, cap))
+    assert found.is_contiguous()
+    expected = (cap * torch.tanh(x.double() / cap)).to(dtype)
+    torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
+
+
 @pytest.mark.parametrize("instruction_set", native.instruction_sets())
 def test_gelu_is_exact_far_below_zero_too(instruction_set: str) -> None:
     """To a hundred-thousandth of the value itself, where 1 + erf would have lost all digits."""
@@ -190,6 +207,7 @@ def test_many_tokens_on_several_threads_have_the_bits_of_each_alone(dtype: torch
             native.rope_(x[part].clone(), cos[part], sin[part]),
             *(native.gated(gate[part], up[part], kind) for kind in sorted(native.GATES)),
             *(native_rows.activate(gate[part], kind) for kind in sorted(native.GATES)),
+            native_rows.softcap(gate[part], 3.0),
         ]
 
     threads = native.thread_count()
@@ -210,3 +228,4 @@ def test_a_value_that_is_not_a_number_stays_one() -> None:
             assert found[0, 0].isnan()
             assert found[0, 2] == torch.inf
             assert found[0, 3].isfinite()
+    assert native_rows.softcap(gate, 5.0).isnan().tolist() == [[True, False, False, False]]

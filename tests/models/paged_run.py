@@ -90,5 +90,4 @@ def _batch(
         context_lens=[stop for *_, stop in ranges],
         groups=[RowBlocks(own(tables[[r for r, *_ in ranges]]), own(slots))],
         layer_groups=[0] * model.config.num_layers,
-        logits_indices=own(torch.arange(query_starts[-1])),
     )

@@ -29,7 +29,6 @@ class ForwardBatch:
     query_starts: R + 1 offsets into T; row r's tokens are query_starts[r]:query_starts[r + 1].
     context_lens: per row, tokens with KV once this step has written its own: start + num_tokens.
     groups: per KV group; layer_groups: layer -> its KV group.
-    logits_indices: int64 [L], the tokens whose logits are wanted.
     scratch: what an attention backend derives once a step and reads again in every layer (masks, tiles).
     """
 
@@ -39,7 +38,6 @@ class ForwardBatch:
     context_lens: list[int]
     groups: list[RowBlocks]
     layer_groups: list[int]
-    logits_indices: Any
     scratch: dict[Any, Any] = field(default_factory=dict)
 
     @property

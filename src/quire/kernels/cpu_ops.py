@@ -8,8 +8,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import cast
 
-import numpy as np
-
 from quire.core.places import load_place
 from quire.kernels import native, native_rows
 from quire.kernels.array import Array, Arrays
@@ -54,14 +52,7 @@ class CpuOps:
         return native.gated(gate, up, kind)
 
     def softcap(self, logits: Array, cap: float) -> Array:
-        if current_recording() is not None:
-            raise NotRecordable("softcap")
-        # Row by row: where in a buffer an element lies must not matter (ADR 5).
-        for row in logits.stored:
-            row /= np.float32(cap)
-            np.tanh(row, out=row)
-            row *= np.float32(cap)
-        return logits
+        return native_rows.softcap(logits, cap)
 
     def _torch(self, operator: str) -> Ops:
         if current_recording() is not None:

@@ -56,3 +56,22 @@ def activate(x: T, kind: str) -> T:
         num_threads=thread_count(),
     )
     return y
+
+
+def softcap(x: T, cap: float) -> T:
+    """cap * tanh(x / cap), [T, D]."""
+    assert x.stride()[1] == 1
+    num_tokens, width = x.shape
+    y = x.new_empty((num_tokens, width))
+    module().softcap(
+        current_program(by_token=True),
+        isa=instruction_sets()[0],
+        x=(x.data_ptr(), x.stride()[0], 0),
+        y=(y.data_ptr(), width, 0),
+        num_tokens=num_tokens,
+        width=width,
+        cap=cap,
+        bfloat16=is_bfloat16(x),
+        num_threads=thread_count(),
+    )
+    return y

@@ -63,5 +63,4 @@ def pack(texts: list[list[int]], tensors: Tensors) -> ForwardBatch:
         context_lens=lengths,
         groups=[],
         layer_groups=[],
-        logits_indices=tensors.of(np.empty(0, np.int64)),
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from quire.attention.forward_batch import ForwardBatch, RowBlocks
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
 from quire.kernels.tensor import Tensors
@@ -15,6 +14,8 @@ from quire.models.registry import Model
 from quire.sampling.grammar import Grammars
 from quire.sampling.logprobs import prompt_logprobs
 from quire.sampling.sampler import Sampler
+from quire.worker.computed_step import ComputedStep
+from quire.worker.eager_steps import EagerSteps
 from quire.worker.kv_cache import KVCache
 from quire.worker.row_table import Row, RowTable
 from quire.worker.step_programs import StepPrograms
@@ -42,13 +43,14 @@ class ModelRunner:
         self._model = model
         self._kv = kv
         self._tensors = tensors
-        self._block_size = kv_config.block_size
         self._sampler = Sampler(model.config.vocab_size)
         self._table = RowTable(kv_config, max_num_seqs, max_model_len, grammars)
         group_of_layer = {layer: g for g, group in enumerate(kv_config.groups) for layer in group.layers}
-        self._layer_groups = [group_of_layer[layer] for layer in range(len(group_of_layer))]
+        layer_groups = [group_of_layer[layer] for layer in range(len(group_of_layer))]
+        block_size = kv_config.block_size
+        self._eager = EagerSteps(model, kv, self._table, tensors, layer_groups, block_size)
         self._programs = (
-            StepPrograms(model, kv, self._layer_groups, max_model_len, self._block_size) if records_steps else None
+            StepPrograms(model, kv, self._table, layer_groups, block_size, max_model_len) if records_steps else None
         )
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -61,16 +63,15 @@ class ModelRunner:
         for row_plan, row in zip(plan.rows, rows, strict=True):
             if row_plan.samples:
                 row.sampling.prepare()
-        batch = self._gather(plan.rows, rows)
-        hidden = self._forward(batch)
+        step = self._compute(plan.rows, rows)
         results = [RowResult(row_plan.seq_id, []) for row_plan in plan.rows]
-        self._sample(plan.rows, rows, hidden, batch, results)
-        self._prompt_logprobs(plan.rows, rows, hidden, batch, results)
+        self._sample(plan.rows, rows, step, results)
+        self._prompt_logprobs(plan.rows, rows, step, results)
         return StepResult(plan.step_id, results)
 
-    def _forward(self, batch: ForwardBatch) -> Any:
-        hidden = None if self._programs is None else self._programs.forward(batch)
-        return self._model.forward(batch, self._kv.layers) if hidden is None else hidden
+    def _compute(self, plans: list[RowPlan], rows: list[Row]) -> ComputedStep:
+        step = None if self._programs is None else self._programs.compute(plans, rows)
+        return self._eager.compute(plans, rows) if step is None else step
 
     def _apply_changes(self, plan: StepPlan) -> None:
         for seq_id in plan.released_seq_ids:
@@ -83,40 +84,11 @@ class ModelRunner:
         if plan.block_copies:
             self._kv.copy_blocks(plan.block_copies)
 
-    def _gather(self, plans: list[RowPlan], rows: list[Row]) -> ForwardBatch:
-        """Token ids, positions, block tables and KV slots of the planned ranges, all by array indexing."""
-        table_rows = np.array([row.table_row for row in rows])
-        starts = np.array([row_plan.start for row_plan in plans])
-        counts = np.array([row_plan.num_tokens for row_plan in plans])
-        ends = np.cumsum(counts)
-        context_lens = starts + counts
-        row_of_token = np.repeat(np.arange(len(rows)), counts)
-        positions = np.arange(ends[-1]) - np.repeat(ends - counts - starts, counts)
-        width = -(-int(context_lens.max()) // self._block_size)
-        groups = []
-        for table in self._table.tables:
-            tables = table[table_rows, :width]
-            blocks = tables[row_of_token, positions // self._block_size]
-            slots = blocks * self._block_size + positions % self._block_size
-            groups.append(RowBlocks(self._tensors.of(tables), self._tensors.of(slots)))
-        sampled = np.array([row_plan.samples for row_plan in plans])
-        return ForwardBatch(
-            token_ids=self._tensors.of(self._table.tokens[table_rows[row_of_token], positions]),
-            positions=self._tensors.of(positions),
-            query_starts=[0, *ends.tolist()],
-            context_lens=context_lens.tolist(),
-            groups=groups,
-            layer_groups=self._layer_groups,
-            logits_indices=self._tensors.of(ends[sampled] - 1),
-        )
-
-    def _sample(
-        self, plans: list[RowPlan], rows: list[Row], hidden: Any, batch: ForwardBatch, results: list[RowResult]
-    ) -> None:
+    def _sample(self, plans: list[RowPlan], rows: list[Row], step: ComputedStep, results: list[RowResult]) -> None:
         sampling = [i for i, row_plan in enumerate(plans) if row_plan.samples]
         if not sampling:
             return
-        logits = self._model.logits(hidden[batch.logits_indices])
+        logits = self._logits(step, [step.query_starts[i + 1] - 1 for i in sampling])
         tokens = self._sampler.sample(self._tensors.numbers(logits), [rows[i].sampling for i in sampling])
         for i, token in zip(sampling, tokens, strict=True):
             if token.error is not None:
@@ -127,8 +99,14 @@ class ModelRunner:
             if token.logprobs is not None:
                 results[i].logprobs = [token.logprobs]
 
+    def _logits(self, step: ComputedStep, tokens: list[int]) -> Any:
+        """float32 [L, V] of so many tokens of the step, in order."""
+        if step.logits is None:
+            return self._model.logits(step.hidden[self._tensors.of(np.array(tokens))])
+        return step.logits if len(tokens) == len(step.logits) else step.logits[np.array(tokens)]
+
     def _prompt_logprobs(
-        self, plans: list[RowPlan], rows: list[Row], hidden: Any, batch: ForwardBatch, results: list[RowResult]
+        self, plans: list[RowPlan], rows: list[Row], step: ComputedStep, results: list[RowResult]
     ) -> None:
         for i, (row_plan, row) in enumerate(zip(plans, rows, strict=True)):
             num_logprobs = row.sampling.params.prompt_logprobs
@@ -138,8 +116,8 @@ class ModelRunner:
             for first, last in _chunks(
                 row_plan.start, min(row_plan.start + row_plan.num_tokens, row.sampling.num_prompt_tokens - 1)
             ):
-                offset = batch.query_starts[i] - row_plan.start
-                logits = self._model.logits(hidden[offset + first : offset + last])
+                offset = step.query_starts[i] - row_plan.start
+                logits = self._model.logits(step.hidden[offset + first : offset + last])
                 found += prompt_logprobs(
                     self._tensors.numbers(logits), row.token_ids[first + 1 : last + 1], num_logprobs
                 )

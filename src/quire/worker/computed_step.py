@@ -1,0 +1,18 @@
+"""What the model made of one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedStep:
+    """T tokens of R rows, row after row; row r's are query_starts[r]:query_starts[r + 1]. To be read before the next step.
+
+    hidden: [T, D]. logits: float32 [T, V] where the step has made all of them.
+    """
+
+    hidden: Any
+    query_starts: list[int]
+    logits: Any | None = None
