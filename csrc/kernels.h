@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "dense.h"
+#include "most_likely.h"
 #include "quantized.h"
 #include "row_ops.h"
 #include "team.h"
@@ -16,6 +17,7 @@
     void dense_rows(const DenseRowsCall&, const Team&);         \
     void pack_panels(const PackCall&, const Team&);             \
     void quantized_linear(const QuantizedCall&, const Team&);   \
+    void most_likely(const MostLikelyCall&, const Team&);       \
     void panel_rows(const PanelRowsCall&, const Team&);         \
     void rms_norm(const NormCall&, const Team&);                \
     void layer_norm(const NormCall&, const Team&);              \

@@ -1,5 +1,6 @@
 // The Python module quire._native. Addresses and sizes come from quire/kernels/native.py, which checks them.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +13,7 @@
 #include "amx.h"
 #include "kernels.h"
 #include "packing.h"
+#include "step_inputs.h"
 
 namespace nb = nanobind;
 using namespace quire;
@@ -39,6 +41,7 @@ struct InstructionSet {
     Kernel<AddCall> add;
     Kernel<GatherCall> gather;
     Kernel<ScaleCall> scale, softcap;
+    Kernel<MostLikelyCall> most_likely;
     Kernel<NormCall> layer_norm;
     Kernel<ActivateCall> activate;
     Kernel<TextBlocksCall> write_texts_float32;
@@ -49,7 +52,7 @@ struct InstructionSet {
     InstructionSet{#ISA,             PRESENT, true,    ISA::attention_float32, ISA::attention_bfloat16,            \
      ISA::dense_linear, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
-     ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale, ISA::softcap, \
+     ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale, ISA::softcap, ISA::most_likely, \
      ISA::layer_norm,  ISA::activate,    ISA::write_texts_float32, ISA::write_texts_bfloat16}
 
 #if defined(__x86_64__)
@@ -260,6 +263,12 @@ void softcap(Program* program, const std::string& isa, const Strided& x, const S
     submit(program, threads_for(4 * num_tokens * width, num_threads), set_named(isa).softcap, call, num_tokens);
 }
 
+void most_likely(Program* program, const std::string& isa, uintptr_t logits, uintptr_t token_ids, uintptr_t largest,
+                 uintptr_t scratch, int64_t num_rows, int64_t num_tokens, int num_threads) {
+    MostLikelyCall call{at<float>(logits), at<int64_t>(token_ids), at<float>(largest), at<void>(scratch), num_rows, num_tokens};
+    submit(program, threads_for(num_rows * num_tokens, num_threads), set_named(isa).most_likely, call);
+}
+
 void gather(Program* program, const std::string& isa, uintptr_t table, uintptr_t indices, uintptr_t y, int64_t num_tokens,
             int64_t width, bool bfloat16, int num_threads) {
     GatherCall call{at<void>(table), at<int64_t>(indices), at<void>(y), num_tokens, width, bfloat16};
@@ -270,6 +279,19 @@ void scale(Program* program, const std::string& isa, const Strided& x, const Str
            float factor, bool bfloat16, int num_threads) {
     ScaleCall call{vectors(x), vectors(y), num_tokens, width, factor, bfloat16};
     submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).scale, call, num_tokens);
+}
+
+void make_step_inputs(StepInputs* self, uintptr_t token_ids, uintptr_t positions, uintptr_t context_lens,
+                      const std::vector<std::pair<uintptr_t, uintptr_t>>& groups, int64_t max_blocks, int64_t block_size) {
+    new (self) StepInputs{at<int64_t>(token_ids), at<int64_t>(positions), at<int64_t>(context_lens), {}, max_blocks, block_size};
+    for (auto [block_tables, slots] : groups) self->groups.push_back({at<int64_t>(block_tables), at<int64_t>(slots)});
+}
+
+void fill_step_inputs(const StepInputs& self, uintptr_t tokens, int64_t max_tokens, const std::vector<uintptr_t>& tables,
+                      const std::vector<int64_t>& rows, const std::vector<int64_t>& starts) {
+    std::vector<const int64_t*> of_group;
+    for (uintptr_t table : tables) of_group.push_back(at<int64_t>(table));
+    self.fill(at<int64_t>(tokens), max_tokens, of_group, rows, starts);
 }
 
 bool pack_blocks_to_panels(const std::string& type, uintptr_t blocks, int64_t row_bytes, uintptr_t rows, int64_t num_rows,
@@ -354,6 +376,15 @@ NB_MODULE(_native, module) {
                nb::arg("y"), nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("scale", &scale, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("factor"), nb::arg("bfloat16"), nb::arg("num_threads"));
+    module.def("most_likely", &most_likely, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("logits"),
+               nb::arg("token_ids"), nb::arg("largest"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_tokens"),
+               nb::arg("num_threads"));
+    module.def("most_likely_scratch", [](int64_t num_tokens) { return parts_of(num_tokens) * sizeof(Largest); }, "bytes a row");
+    nb::class_<StepInputs>(module, "StepInputs")
+        .def("__init__", &make_step_inputs, nb::kw_only(), nb::arg("token_ids"), nb::arg("positions"),
+             nb::arg("context_lens"), nb::arg("groups"), nb::arg("max_blocks"), nb::arg("block_size"))
+        .def("fill", &fill_step_inputs, nb::arg("tokens"), nb::arg("max_tokens"), nb::arg("tables"), nb::arg("rows"),
+             nb::arg("starts"));
     module.def("softcap", &softcap, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("cap"), nb::arg("bfloat16"), nb::arg("num_threads"));
 }

@@ -14,7 +14,15 @@ from typing import NamedTuple
 import numpy as np
 
 from quire.core.step import NOTHING_LEFT, TokenLogprobs
-from quire.sampling.distribution import Float32Array, Float64Array, draw_each, draw_one, most_likely, token_weights
+from quire.sampling.distribution import (
+    Float32Array,
+    Float64Array,
+    MostLikely,
+    draw_each,
+    draw_one,
+    most_likely,
+    token_weights,
+)
 from quire.sampling.grammar import RowError
 from quire.sampling.logprobs import log_softmax, token_logprobs
 from quire.sampling.sampling_row import SamplingRow
@@ -50,12 +58,17 @@ class Sampler:
         self._vocab_size = vocab_size
         self._chunk_rows = max(1, _CHUNK_ELEMENTS // vocab_size)
 
-    def sample(self, logits: Float32Array, rows: list[SamplingRow]) -> list[SampledToken]:
-        """One outcome per row of logits, float32 [L, V]; the logits are left as they are."""
+    def sample(
+        self, logits: Float32Array, rows: list[SamplingRow], best: MostLikely | None = None
+    ) -> list[SampledToken]:
+        """One outcome per row of logits, float32 [L, V]; the logits are left as they are. `best`: of these, if it is known."""
         assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
         if not rows:
             return []
-        choices = _Choices(logits, rows)
+        best = best or most_likely(logits)
+        if all(row.takes_most_likely for row in rows) and np.isfinite(best.logits).all():
+            return [SampledToken(token_id) for token_id in best.token_ids.tolist()]
+        choices = _Choices(logits, rows, best)
         choices.process()
         for chunk in self._chunks(choices.to_draw(truncated=False)):
             choices.draw(chunk)
@@ -71,12 +84,12 @@ class Sampler:
 class _Choices:
     """The batch while it is being decided: every row starts with its most likely token, and rows that draw replace it."""
 
-    def __init__(self, logits: Float32Array, rows: list[SamplingRow]) -> None:
+    def __init__(self, logits: Float32Array, rows: list[SamplingRow], best: MostLikely) -> None:
         self._logits = logits
         self._rows = rows
         self._processed: dict[int, Float32Array] = {}
-        best, self._largest = most_likely(logits)
-        self._token_ids: list[int] = best.tolist()
+        self._largest = best.logits.copy()
+        self._token_ids: list[int] = best.token_ids.tolist()
         self._errors: dict[int, str] = {}
         for i in np.flatnonzero(~np.isfinite(self._largest)).tolist():
             self._errors[i] = _NOT_FINITE.format(position=len(rows[i].token_ids))

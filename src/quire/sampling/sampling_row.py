@@ -27,7 +27,16 @@ class SamplingRow:
     `stop_token_ids` are the ids min_tokens holds back. `grammars` makes the grammar of a row that wants one.
     """
 
-    __slots__ = ("grammar", "num_prompt_tokens", "params", "processors", "seed", "token_ids", "truncates")
+    __slots__ = (
+        "grammar",
+        "num_prompt_tokens",
+        "params",
+        "processors",
+        "seed",
+        "takes_most_likely",
+        "token_ids",
+        "truncates",
+    )
 
     def __init__(
         self,
@@ -44,6 +53,7 @@ class SamplingRow:
         self.num_prompt_tokens = num_prompt_tokens
         self.grammar = _grammar(params, token_ids, num_prompt_tokens, stop_token_ids, grammars)
         self.processors = _processors(params, token_ids, num_prompt_tokens, stop_token_ids, self.grammar)
+        self.takes_most_likely = params.greedy and not self.processors and params.logprobs is None
         self.truncates = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
     def prepare(self) -> None:

@@ -11,6 +11,7 @@ from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
 from quire.kernels.tensor import Tensors
 from quire.models.registry import Model
+from quire.sampling.distribution import MostLikely
 from quire.sampling.grammar import Grammars
 from quire.sampling.logprobs import prompt_logprobs
 from quire.sampling.sampler import Sampler
@@ -88,8 +89,8 @@ class ModelRunner:
         sampling = [i for i, row_plan in enumerate(plans) if row_plan.samples]
         if not sampling:
             return
-        logits = self._logits(step, [step.query_starts[i + 1] - 1 for i in sampling])
-        tokens = self._sampler.sample(self._tensors.numbers(logits), [rows[i].sampling for i in sampling])
+        logits, best = self._logits(step, [step.query_starts[i + 1] - 1 for i in sampling])
+        tokens = self._sampler.sample(self._tensors.numbers(logits), [rows[i].sampling for i in sampling], best)
         for i, token in zip(sampling, tokens, strict=True):
             if token.error is not None:
                 results[i].error = token.error
@@ -99,11 +100,13 @@ class ModelRunner:
             if token.logprobs is not None:
                 results[i].logprobs = [token.logprobs]
 
-    def _logits(self, step: ComputedStep, tokens: list[int]) -> Any:
-        """float32 [L, V] of so many tokens of the step, in order."""
+    def _logits(self, step: ComputedStep, tokens: list[int]) -> tuple[Any, MostLikely | None]:
+        """float32 [L, V] of so many tokens of the step, in order, and the most likely ones if they are known."""
         if step.logits is None:
-            return self._model.logits(step.hidden[self._tensors.of(np.array(tokens))])
-        return step.logits if len(tokens) == len(step.logits) else step.logits[np.array(tokens)]
+            return self._model.logits(step.hidden[self._tensors.of(np.array(tokens))]), None
+        if len(tokens) == len(step.logits):
+            return step.logits, step.most_likely
+        return step.logits[np.array(tokens)], None
 
     def _prompt_logprobs(
         self, plans: list[RowPlan], rows: list[Row], step: ComputedStep, results: list[RowResult]

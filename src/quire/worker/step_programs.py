@@ -12,8 +12,10 @@ from quire.core.step import RowPlan
 from quire.kernels import native
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
+from quire.kernels.native_steps import StepInputs, most_likely
 from quire.kernels.recording import Arena, NotRecordable, Recording
 from quire.models.registry import Model
+from quire.sampling.distribution import MostLikely
 from quire.worker.computed_step import ComputedStep
 from quire.worker.kv_cache import KVCache
 from quire.worker.row_table import Row, RowTable
@@ -26,10 +28,8 @@ MAX_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """`batch` holds the arrays that the program reads, `step` those that it writes."""
+    """`step` holds the arrays that the program writes."""
 
-    batch: ForwardBatch
-    context_lens: Array
     recording: Recording
     step: ComputedStep
 
@@ -54,8 +54,8 @@ class StepPrograms:
         self._max_model_len = max_model_len
         self._max_blocks = -(-max_model_len // block_size)
         self._programs: dict[int, StepProgram] = {}
-        self._inputs: ForwardBatch | None = None
-        """For MAX_ROWS rows; a program for n rows reads the first n."""
+        self._batch: ForwardBatch | None = None
+        self._inputs: StepInputs | None = None
         self._arena = Arena()
         self._recordable = True
 
@@ -72,21 +72,11 @@ class StepPrograms:
                 logger.info("Every step goes through Python: %s has no native kernel.", operator)
                 self._recordable = False
                 return None
-        self._fill(program, [row_plan.start for row_plan in plans], [row.table_row for row in rows])
+        assert self._inputs is not None
+        table_rows, starts = [row.table_row for row in rows], [row_plan.start for row_plan in plans]
+        self._inputs.fill(self._table.tokens, self._table.tables, table_rows, starts)
         native.run(program.recording)
         return program.step
-
-    def _fill(self, program: StepProgram, starts: list[int], table_rows: list[int]) -> None:
-        """Gather what the program reads, in place."""
-        batch, size = program.batch, self._block_size
-        positions, of_row = np.array(starts), np.array(table_rows)
-        batch.positions.stored[:] = positions
-        np.add(positions, 1, out=program.context_lens.stored)
-        batch.token_ids.stored[:] = self._table.tokens[of_row, positions]
-        numbers, offsets = np.divmod(positions, size)
-        for blocks, table in zip(batch.groups, self._table.tables, strict=True):
-            table.take(of_row, axis=0, out=blocks.block_tables.stored, mode="clip")
-            blocks.slots.stored[:] = table[of_row, numbers] * size + offsets
 
     def _record(self, num_rows: int) -> StepProgram:
         batch = self._first_rows(num_rows)
@@ -94,17 +84,25 @@ class StepPrograms:
         with recording:
             hidden = self._model.forward(batch, self._kv.layers)
             logits = self._model.logits(hidden)
-        # Without their owners: a step is read before the next one, whose program may use the same memory.
-        step = ComputedStep(Array(hidden.stored, hidden.dtype), batch.query_starts, Array(logits.stored, logits.dtype))
-        return StepProgram(batch, batch.scratch["cpu"][1], recording, step)
+            best = most_likely(logits)
+        return StepProgram(
+            recording,
+            ComputedStep(
+                _lent(hidden), batch.query_starts, _lent(logits), MostLikely(*(array.stored for array in best))
+            ),
+        )
 
     def _first_rows(self, num_rows: int) -> ForwardBatch:
-        """The tensors that a program for so many rows reads."""
-        if self._inputs is None:
+        """The arrays that a program for so many rows reads."""
+        if self._batch is None:
             # Tables that grow would move.
             self._model.prepare(self._max_model_len)
-            self._inputs = self._make_inputs()
-        whole = self._inputs
+            self._batch = self._make_batch()
+            groups = [(group.block_tables, group.slots) for group in self._batch.groups]
+            self._inputs = StepInputs(
+                self._batch.token_ids, self._batch.positions, self._batch.scratch["cpu"][1], groups, self._block_size
+            )
+        whole = self._batch
         query_starts, context_lens = whole.scratch["cpu"]
         return ForwardBatch(
             token_ids=whole.token_ids[:num_rows],
@@ -116,12 +114,11 @@ class StepPrograms:
             scratch={"cpu": (query_starts[: num_rows + 1], context_lens[:num_rows])},
         )
 
-    def _make_inputs(self) -> ForwardBatch:
+    def _make_batch(self) -> ForwardBatch:
+        """For MAX_ROWS rows; a program for n rows reads the first n."""
+
         def numbers(*shape: int) -> Array:
             return Array(np.zeros(shape, np.int64), DType.INT64)
-
-        def count(end: int) -> Array:
-            return Array(np.arange(end), DType.INT64)
 
         return ForwardBatch(
             token_ids=numbers(MAX_ROWS),
@@ -133,5 +130,10 @@ class StepPrograms:
                 for _ in range(max(self._layer_groups) + 1)
             ],
             layer_groups=self._layer_groups,
-            scratch={"cpu": (count(MAX_ROWS + 1), numbers(MAX_ROWS))},
+            scratch={"cpu": (Array(np.arange(MAX_ROWS + 1), DType.INT64), numbers(MAX_ROWS))},
         )
+
+
+def _lent(array: Array) -> Array:
+    """Without its owner: a step is read before the next one, whose program may use the same memory."""
+    return Array(array.stored, array.dtype)

@@ -1,0 +1,25 @@
+// The largest of each row of logits.
+#pragma once
+
+#include <cstdint>
+
+namespace quire {
+
+struct MostLikelyCall {
+    const float* logits;  // [L, V]
+    int64_t* token_ids;   // [L], the lowest where several are largest; the first that is not a number, where there is one
+    float* largest;       // [L]
+    void* scratch;        // num_rows * parts_of(V) of Largest
+    int64_t num_rows, num_tokens;
+};
+
+struct Largest {
+    float logit;
+    int64_t token_id;
+};
+
+constexpr int64_t TOKENS_A_PART = 4096;
+
+inline int64_t parts_of(int64_t num_tokens) { return (num_tokens + TOKENS_A_PART - 1) / TOKENS_A_PART; }
+
+}  // namespace quire

@@ -1,0 +1,77 @@
+"""The ends of a recorded step (csrc/step_inputs.cpp, csrc/most_likely.cpp): from the worker's tables to what its program reads,
+and from logits to the most likely tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.kernels.array import Array, empty_array
+from quire.kernels.dtype import DType
+from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class StepInputs:
+    """The arrays that programs read, int64: token_ids, positions, context_lens [R], and for each KV group block_tables
+    [R, max blocks] and slots [R]. They have to stay where they are."""
+
+    def __init__(
+        self,
+        token_ids: Array,
+        positions: Array,
+        context_lens: Array,
+        groups: Sequence[tuple[Array, Array]],
+        block_size: int,
+    ) -> None:
+        arrays = [token_ids, positions, context_lens, *(array for group in groups for array in group)]
+        assert all(array.dtype == DType.INT64 and array.is_contiguous() for array in arrays)
+        assert len({array.shape[0] for array in arrays}) == 1
+        self._arrays = arrays
+        self._max_rows = len(token_ids)
+        self._max_blocks = groups[0][0].shape[1]
+        self._native = module().StepInputs(
+            token_ids=token_ids.data_ptr(),
+            positions=positions.data_ptr(),
+            context_lens=context_lens.data_ptr(),
+            groups=[(block_tables.data_ptr(), slots.data_ptr()) for block_tables, slots in groups],
+            max_blocks=self._max_blocks,
+            block_size=block_size,
+        )
+
+    def fill(self, tokens: Int64Array, tables: Sequence[Int64Array], rows: list[int], starts: list[int]) -> None:
+        """Row i computes token starts[i] of row rows[i] of `tokens` [rows, max tokens] and `tables`, each [rows, max blocks]."""
+        assert len(rows) == len(starts) <= self._max_rows
+        assert all(table.shape[1] == self._max_blocks for table in tables)
+        self._native.fill(_address(tokens), tokens.shape[1], [_address(table) for table in tables], rows, starts)
+
+
+def most_likely(logits: Array) -> tuple[Array, Array]:
+    """The argmax of each row of contiguous float32 [L, V], int64 [L], and its logit, float32 [L]: the lowest id where several
+    are equal, the first that is not a number where there is one."""
+    assert logits.dtype == DType.FLOAT32
+    assert logits.is_contiguous()
+    num_rows, num_tokens = logits.shape
+    assert num_tokens > 0
+    token_ids, largest = empty_array((num_rows,), DType.INT64), empty_array((num_rows,), DType.FLOAT32)
+    scratch = empty_array((num_rows * module().most_likely_scratch(num_tokens),), DType.UINT8)
+    module().most_likely(
+        current_program(),
+        isa=instruction_sets()[0],
+        logits=logits.data_ptr(),
+        token_ids=token_ids.data_ptr(),
+        largest=largest.data_ptr(),
+        scratch=scratch.data_ptr(),
+        num_rows=num_rows,
+        num_tokens=num_tokens,
+        num_threads=thread_count(),
+    )
+    return token_ids, largest
+
+
+def _address(array: Int64Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
