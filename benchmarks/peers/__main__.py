@@ -15,6 +15,7 @@ is named with its error, and the others go on.
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -74,6 +75,7 @@ def parse_options() -> tuple[Options, Path | None]:
     if unknown:
         parser.error(f"--cases are letters of {''.join(CASES)}, got {''.join(sorted(unknown))}")
     options = Options(
+        command=command(arguments),
         root=ROOT,
         cache=arguments.cache.expanduser().resolve(),
         output=arguments.output or default_output(arguments),
@@ -88,6 +90,17 @@ def parse_options() -> tuple[Options, Path | None]:
     )
     is_all = model == SMOLLM2 and not arguments.engines and cases == CASES_OF[model] and not arguments.quick
     return options, arguments.page or (PAGE if is_all else None)
+
+
+def command(arguments: argparse.Namespace) -> str:
+    """What repeats the run, without where things are kept."""
+    chosen = {"--engines": ",".join(arguments.engines), "--cases": arguments.cases}
+    chosen |= {"--quantization": ",".join(arguments.quantization)}
+    if arguments.model != "smollm2":
+        chosen = {"--model": arguments.model} | chosen
+    words = [word for flag, value in chosen.items() if value for word in (flag, value)]
+    words += ["--max-rate"] if arguments.max_rate else []
+    return shlex.join(["python", "-m", "benchmarks.peers", *words])
 
 
 def default_output(arguments: argparse.Namespace) -> Path:

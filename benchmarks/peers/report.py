@@ -18,7 +18,7 @@ def write_report(results_paths: Sequence[Path], page: Path) -> None:
     """`page` and the plots of the first results in the folder `img` beside it."""
     first, *others = read_results(results_paths)
     plots = write_plots(first, page.parent / "img")
-    lines = render(first, others, [plot.relative_to(page.parent) for plot in plots])
+    lines = render(first, others, [plot.relative_to(page.parent) for plot in plots], results_paths)
     page.write_text("\n".join(lines) + "\n")
     print(f"written: {page}, {', '.join(map(str, plots))}")
 
@@ -28,13 +28,14 @@ def print_ratios(results_paths: Sequence[Path]) -> None:
         print("\n".join([*ratio_section(results), *quality_section(results)]), flush=True)
 
 
-def render(first: Results, others: Sequence[Results], plots: Sequence[Path]) -> Iterable[str]:
-    yield from introduction(first)
+def render(first: Results, others: Sequence[Results], plots: Sequence[Path], read: Sequence[Path]) -> Iterable[str]:
+    """`read` are the files of the results, as a reader would name them."""
+    yield from introduction(first, read)
     for plot in plots:
         yield from (f"![{plot.stem}]({plot.as_posix()})", "")
     yield from tables(first, "##")
     for results in others:
-        yield from (f"## {title(results)}", "", f"{provenance(results)}.", "")
+        yield from (f"## {title(results)}", "", f"{provenance(results)}. Repeat it: `{command(results)}`.", "")
         yield from tables(results, "###")
         yield from versions(results)
         yield ""
@@ -65,7 +66,11 @@ def provenance(results: Results) -> str:
     )
 
 
-def introduction(results: Results) -> Iterable[str]:
+def command(results: Results) -> str:
+    return str(results.content["settings"].get("command", "python -m benchmarks.peers"))
+
+
+def introduction(results: Results, read: Sequence[Path]) -> Iterable[str]:
     yield from ("# quire and its peers", "")
     yield (
         f"{provenance(results)}; in parentheses the least and the most. Percentages are the share of the roofline of the"
@@ -73,7 +78,8 @@ def introduction(results: Results) -> Iterable[str]:
     )
     yield from (
         "",
-        "Repeat it: `python -m benchmarks.peers`; this page from its JSON: `python -m benchmarks.peers report`.",
+        f"Repeat it: `{command(results)}`; this page from its JSON:"
+        f" `python -m benchmarks.peers report {' '.join(map(str, read))}`.",
         "",
     )
 

@@ -47,6 +47,9 @@ REFERENCES = {SMOLLM2: (transformers.PEER, transformers.REFERENCE), GEMMA: (quir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
+    """`command` is what a reader types to repeat the run."""
+
+    command: str
     root: Path
     cache: Path
     output: Path
@@ -113,6 +116,7 @@ def begin_record(options: Options, contenders: Sequence[Contender], absent: dict
     print(f"bandwidth by class {_short(limits.bandwidth)} GB/s, products {_short(limits.matmul)} G/s", flush=True)
     rooflines = {str(bits): Roofline(model, bits, limits).figures(options.sizes) for bits in classes}
     settings = {
+        "command": options.command,
         "model": options.model,
         "reference": REFERENCES[options.model][1].name,
         "rounds": options.num_rounds,

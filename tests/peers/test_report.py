@@ -89,7 +89,7 @@ def files(tmp_path: Path) -> list[Path]:
         [run("quire stored avx2", "a", decode_tok_s=60.0), run("llama.cpp Q4_1 avx2", "a", decode_tok_s=50.0)],
         rooflines={"4": {"a": {"decode_tok_s": 111.0}}},
         quality={"transformers fp32": reference, "quire stored avx2": {"perplexity": 20.1, "num_equal": [40]}},
-        settings={"reference": "transformers fp32"},
+        settings={"reference": "transformers fp32", "command": "python -m benchmarks.peers --engines avx2"},
     )
     gemma = content(
         {"quire stored": {"bits": 4}, "llama.cpp Q4_K_M": {"bits": 4}},
@@ -119,10 +119,12 @@ def test_models_and_instruction_sets_are_not_compared_with_each_other(files: lis
 
 def test_the_page_has_a_section_of_each_with_its_own_shares_of_the_roofline(files: list[Path]) -> None:
     first, *others = read_results(files)
-    page = "\n".join(render(first, others, []))
+    page = "\n".join(render(first, others, [], [Path("r.json")]))
     main, *sections = page.split("\n## smollm2, held to AVX2\n")
     assert "| 4-bit | **quire stored** | 90.0 · 41% |" in main
     assert "| 4-bit | **quire stored avx2** | 60.0 · 54% |" in sections[0]
+    assert "Repeat it: `python -m benchmarks.peers --engines avx2`." in sections[0]
+    assert "report r.json`" in main
     assert "\n## gemma3-270m\n" in page
     assert "- vllm could not be made ready: no gemma3-270m in its format" in page
 
