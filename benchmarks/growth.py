@@ -246,6 +246,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
+    start = time.perf_counter()
     config = open_checkpoint(arguments.model).config
     machine: Machine = in_own_process(measure_machine)
     about = (
@@ -268,6 +269,7 @@ def main() -> None:
         for sweep, points in results[variant].items():
             fallen += print_sweep(variant, sweep, points)
     print(f"\nPoints above {FALLS_OFF} times what their neighbours let one expect: {', '.join(fallen) or 'none'}")
+    print(f"measured within {time.perf_counter() - start:.0f} s")
     if arguments.output is not None:
         found = {
             name: {sweep: [asdict(p) for p in ps] for sweep, ps in sweeps.items()} for name, sweeps in results.items()
