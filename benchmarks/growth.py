@@ -1,6 +1,6 @@
 """How a decoding step's time grows with context and with batch, beside what the machine's memory and arithmetic allow.
 
-    python -m benchmarks.growth --plot growth.png --output growth.json      (about 5 minutes on two cores)
+    python -m benchmarks.growth --plot growth.png --output growth.json      (some 3 minutes on two idle cores)
 
 One engine a variant, in turn, each in a process of its own. A point is the median step once every row of it decodes. The
 model of the machine: a step reads all weights and the KV of its rows once at the bandwidth that summing a large tensor
@@ -38,7 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 COLORS = {"bfloat16": "#3b6ea5", "stored": "#d0743c"}
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-NUM_STEPS = 32
+NUM_STEPS = 16
 BATCH_CONTEXT = 128
 CLIFF = 1.15
 """Exponents up to this are noise."""
