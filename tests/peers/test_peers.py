@@ -124,6 +124,11 @@ def test_what_is_held_to_an_instruction_set_is_measured_only_with_its_like() -> 
     assert not any("avx2" in name for name in (*variant_names(SMOLLM2), *variant_names(SMOLLM2, "llama", "stored")))
 
 
+def test_int8_kv_is_measured_in_case_c_beside_int8_weights_alone() -> None:
+    found = {variant.name: variant.cases for _, variant in wanted_variants(SMOLLM2, ["quire int8"], ())[0]}
+    assert found == {"quire int8": "abcdef", "quire int8 kv8": "c"}
+
+
 def test_peers_without_weights_of_the_model_are_named() -> None:
     assert variant_names(GEMMA) == ["quire stored", "llama.cpp Q4_K_M"]
     _, left_out = wanted_variants(GEMMA, [], ())

@@ -64,6 +64,12 @@ def on_avx2() -> Variant:
     return replace(made, cases="ab", instruction_set="avx2")
 
 
+def with_int8_kv() -> Variant:
+    """For case c: there the KV cache is most of what a step reads."""
+    made = variant("quire int8 kv8", 8, {"quantization": "int8", "kv_cache_dtype": "int8"})
+    return replace(made, cases="c")
+
+
 REFERENCE = variant("quire fp32", 32, {"dtype": "float32"})
 """What the greedy tokens of others are compared with where transformers has no weights."""
 
@@ -84,6 +90,7 @@ PEER = Peer(
         REFERENCE,
         quantized("stored"),
         replace(quantized("int8"), models=(SMOLLM2,)),
+        with_int8_kv(),
         on_avx2(),
     ),
     serve=server,
