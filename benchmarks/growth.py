@@ -1,11 +1,12 @@
 """How a decoding step's time grows with context and with batch, beside what the machine's memory and arithmetic allow.
 
-    python -m benchmarks.growth --plot growth.png --output growth.json
+    python -m benchmarks.growth --plot growth.png --output growth.json      (some 3 minutes on two idle cores)
 
 One engine a variant, in turn, each in a process of its own. A point is the median step once every row of it decodes. The
 model of the machine: a step reads all weights and the KV of its rows once at the bandwidth that summing a large tensor
 reaches, and multiplies at the rate of large matrix products; the longer of the two counts. Beside each point stands the
-exponent of the growth since the one before it: above 1 the time grows faster than what causes it, which is a cliff.
+exponent of the growth since the one before it: above 1 the time grows faster than what causes it, which is a cliff. A point
+far above what its neighbours let one expect falls off; such points are named once more at the end.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 COLORS = {"bfloat16": "#3b6ea5", "stored": "#d0743c"}
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-NUM_STEPS = 32
+NUM_STEPS = 16
 BATCH_CONTEXT = 128
 CLIFF = 1.15
 """Exponents up to this are noise."""
+FALLS_OFF = 1.5
+"""From this many times what its neighbours let one expect on, a point falls off."""
 
 
 @dataclass(frozen=True)
@@ -161,45 +164,75 @@ def exponent(before: Point, after: Point, sweep: str) -> float:
     return math.log(after.measured / before.measured) / math.log(growth)
 
 
-def print_sweep(variant: str, sweep: str, points: list[Point]) -> None:
-    print(
-        f"\n{variant}, by {sweep}\n{sweep:>8} {'ms/step':>9} {'model':>9} {'share':>6} {'us each more':>13} {'exponent':>9}"
-    )
-    for before, after in zip([None, *points], points, strict=False):
+def expected(places: list[int], times: list[float], index: int) -> float:
+    """What its neighbours let one expect: between two of them a straight line of logarithms; the first takes no longer than
+    the one after it, and the last grows no faster than what causes it. What it is itself where there is no other."""
+    if len(places) == 1:
+        return times[0]
+    if index == 0:
+        return times[1]
+    if index == len(places) - 1:
+        return times[-2] * places[-1] / places[-2]
+    before, here, after = (math.log(place) for place in places[index - 1 : index + 2])
+    share = (here - before) / (after - before)
+    return math.exp((1 - share) * math.log(times[index - 1]) + share * math.log(times[index + 1]))
+
+
+def above_neighbours(points: list[Point], sweep: str) -> list[float]:
+    """How many times what its neighbours let one expect each point takes."""
+    places, times = [getattr(point, sweep) for point in points], [point.measured for point in points]
+    return [point.measured / expected(places, times, index) for index, point in enumerate(points)]
+
+
+def print_sweep(variant: str, sweep: str, points: list[Point]) -> list[str]:
+    """Returns the names of the points that fall off."""
+    columns = f"{'ms/step':>9} {'model':>9} {'share':>6} {'by neighbours':>13} {'us each more':>13} {'exponent':>9}"
+    print(f"\n{variant}, by {sweep}\n{sweep:>8} {columns}")
+    fallen = []
+    for before, after, times in zip([None, *points], points, above_neighbours(points, sweep), strict=False):
         line = (
             f"{getattr(after, sweep):8,} {after.measured:9.2f} {after.model:9.2f} {after.model / after.measured:6.0%}"
+            f" {times:12.2f}×"
         )
         if before is not None:
             slope = 1e3 * (after.measured - before.measured) / (getattr(after, sweep) - getattr(before, sweep))
             grown = exponent(before, after, sweep)
             line += f" {slope:13.2f} {grown:9.2f}{'  CLIFF' if grown > CLIFF else ''}"
-        print(line)
+        if times > FALLS_OFF:
+            line += "  FALLS OFF"
+            fallen.append(f"{variant} at {sweep} {getattr(after, sweep):,} ({times:.2f}×)")
+        print(line, flush=True)
+    return fallen
 
 
 def draw(results: dict[str, dict[str, list[Point]]], title: str, path: Path) -> None:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    figure = Figure(figsize=(11, 4.8), layout="constrained")
-    labels = {"context": "tokens of context, one stream", "batch": f"sequences, {BATCH_CONTEXT} tokens of context each"}
-    for axes, (sweep, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
+    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    labels = {
+        "context": "context of one sequence (tokens)",
+        "batch": f"batch (sequences, {BATCH_CONTEXT} tokens of context each)",
+    }
+    subplots = figure.subplots(1, 2)
+    for axes, (sweep, label) in zip(subplots, labels.items(), strict=True):
         for variant, sweeps in results.items():
             places = [getattr(point, sweep) for point in sweeps[sweep]]
             color = COLORS[variant]
-            axes.plot(places, [point.measured for point in sweeps[sweep]], "o-", color=color, label=variant)
             axes.plot(
-                places, [point.model for point in sweeps[sweep]], "--", color=color, label=f"{variant}, the machine"
+                places, [point.measured for point in sweeps[sweep]], "o-", color=color, label=f"{variant}, measured"
             )
+            axes.plot(places, [point.model for point in sweeps[sweep]], "--", color=color, label=f"{variant}, roofline")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(places, [f"{place:,}" for place in places])
-        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            axis(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.tick_params(axis="y", which="minor", labelsize=7)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(label)
-        axes.set_ylabel("ms a decoding step")
-        axes.grid(alpha=0.3, which="both")
-        axes.legend()
+        axes.set_ylabel("time of a decoding step (ms)")
+        axes.grid(alpha=0.3)
+    figure.legend(*subplots[0].get_legend_handles_labels(), loc="outside lower center", ncols=2 * len(results))
     figure.suptitle(title)
     figure.savefig(path, dpi=120)
 
@@ -213,13 +246,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
+    start = time.perf_counter()
     config = open_checkpoint(arguments.model).config
     machine: Machine = in_own_process(measure_machine)
     about = (
         f"{machine.bandwidth / 1e9:.1f} GB/s, bfloat16 {machine.float_rate / 1e9:,.0f},"
         f" float32 {machine.attention_rate / 1e9:,.0f}, int8 {machine.integer_rate / 1e9:,.0f} GFLOP/s"
     )
-    print(about)
+    print(about, flush=True)
+    fallen: list[str] = []
     results: dict[str, dict[str, list[Point]]] = {}
     limits = (arguments.max_context, arguments.max_batch)
     for variant in VARIANTS:
@@ -232,7 +267,9 @@ def main() -> None:
             for sweep, points in found.items()
         }
         for sweep, points in results[variant].items():
-            print_sweep(variant, sweep, points)
+            fallen += print_sweep(variant, sweep, points)
+    print(f"\nPoints above {FALLS_OFF} times what their neighbours let one expect: {', '.join(fallen) or 'none'}")
+    print(f"measured within {time.perf_counter() - start:.0f} s")
     if arguments.output is not None:
         found = {
             name: {sweep: [asdict(p) for p in ps] for sweep, ps in sweeps.items()} for name, sweeps in results.items()

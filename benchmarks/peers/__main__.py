@@ -1,29 +1,36 @@
 """quire against other engines on the same weights and prompts, interleaved in one run.
 
     python -m benchmarks.peers                      everything: installs the peers, measures, reports (about 90 minutes)
+    python -m benchmarks.peers --model gemma        Gemma's GGUF, native, against llama.cpp on the same file
+    python -m benchmarks.peers --engines avx2       both held to AVX2
     python -m benchmarks.peers --quick --rounds 1   whether everything runs; the figures mean nothing
     python -m benchmarks.peers --engines quire,llama --cases ab
-    python -m benchmarks.peers report benchmarks/results/peers.json
+    python -m benchmarks.peers report benchmarks/results/peers*.json
 
-Run it from the repository's root, with nothing else running. Results: a JSON file with every run, a table in Markdown and
-plots beside it. An engine that cannot be installed or started is named with its error, and the others go on.
+Run it from the repository's root, with nothing else running. Results: a JSON file with every run; of everything also a page
+in Markdown and plots. The page of a part, or of several, is made by `report`. An engine that cannot be installed or started
+is named with its error, and the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 from pathlib import Path
 
 from benchmarks.peers.cases import CASES, FULL, QUICK
-from benchmarks.peers.report import write_report
+from benchmarks.peers.engines.peer import GEMMA, SMOLLM2
+from benchmarks.peers.report import print_ratios, write_report
 from benchmarks.peers.run import Options, run
 
 from quire.checkpoint.cache_dir import cache_dir
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
+MODELS = {"smollm2": SMOLLM2, "gemma": GEMMA}
+CASES_OF = {SMOLLM2: "".join(CASES), GEMMA: "ab"}
 PAGE = ROOT / "benchmarks" / "RESULTS.md"
 
 
@@ -38,39 +45,70 @@ def main() -> None:
     options, page = parse_options()
     # So that the engines are stopped when this is told to stop.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if run(options) and page is not None:
-        write_report([options.output], page)
+    if run(options):
+        print_ratios([options.output])
+        if page is not None:
+            write_report([options.output], page)
 
 
 def parse_options() -> tuple[Options, Path | None]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="smollm2", help="(%(default)s)")
     parser.add_argument("--engines", type=_words, default=[], metavar="WORD,...", help="names that hold one of these")
-    parser.add_argument("--cases", default="".join(CASES), help="their letters (%(default)s)")
+    parser.add_argument("--cases", help="their letters (all; for gemma ab)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="after a warm-up (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="a few tokens a case, to see whether everything runs")
     parser.add_argument("--quantization", type=_words, default=[], metavar="Q,...", help="more variants of quire")
     parser.add_argument("--max-rate", action="store_true", help="in case f also the highest rate within the limits")
     parser.add_argument("--skip-quality", action="store_true", help="no perplexity and no comparison of greedy tokens")
     parser.add_argument("--cache", type=Path, default=cache_dir() / "peers", help="environments, weights (%(default)s)")
-    parser.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help="(%(default)s)")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the Markdown file (%(default)s)")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="(in benchmarks/results, named for what is measured)"
+    )
+    parser.add_argument(
+        "--page", type=Path, help="the Markdown file (benchmarks/RESULTS.md when everything is measured)"
+    )
     arguments = parser.parse_args()
-    unknown = set(arguments.cases) - set(CASES)
+    model = MODELS[arguments.model]
+    cases = arguments.cases or CASES_OF[model]
+    unknown = set(cases) - set(CASES)
     if unknown:
         parser.error(f"--cases are letters of {''.join(CASES)}, got {''.join(sorted(unknown))}")
     options = Options(
+        command=command(arguments),
         root=ROOT,
         cache=arguments.cache.expanduser().resolve(),
-        output=arguments.output,
+        output=arguments.output or default_output(arguments),
+        model=model,
         engines=arguments.engines,
-        cases=arguments.cases,
+        cases=cases,
         num_rounds=arguments.rounds,
         sizes=QUICK if arguments.quick else FULL,
         quantizations=arguments.quantization,
         max_rate=arguments.max_rate,
         quality=not arguments.skip_quality,
     )
-    return options, None if arguments.quick else arguments.page
+    is_all = model == SMOLLM2 and not arguments.engines and cases == CASES_OF[model] and not arguments.quick
+    return options, arguments.page or (PAGE if is_all else None)
+
+
+def command(arguments: argparse.Namespace) -> str:
+    """What repeats the run, without where things are kept."""
+    chosen = {"--engines": ",".join(arguments.engines), "--cases": arguments.cases}
+    chosen |= {"--quantization": ",".join(arguments.quantization)}
+    if arguments.model != "smollm2":
+        chosen = {"--model": arguments.model} | chosen
+    words = [word for flag, value in chosen.items() if value for word in (flag, value)]
+    words += ["--max-rate"] if arguments.max_rate else []
+    return shlex.join(["python", "-m", "benchmarks.peers", *words])
+
+
+def default_output(arguments: argparse.Namespace) -> Path:
+    """Of a part a file of its own: it does not replace the results of everything."""
+    model = "" if arguments.model == "smollm2" else arguments.model
+    parts = [model, *arguments.engines, arguments.cases or "", "quick" if arguments.quick else ""]
+    words = [part.replace(" ", "_") for part in parts if part]
+    return RESULTS.with_stem("_".join([RESULTS.stem, *words]))
 
 
 def _words(text: str) -> list[str]:

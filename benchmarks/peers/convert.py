@@ -1,6 +1,6 @@
 """The same weights for every engine: the built-in GGUF, its dequantized values, and what others make of those.
 
-`gguf-q4_1` is the file itself: Q4_1 with a Q8_0 head. Everything else is made from the values it stands for, so that
+`file` is the file itself, SmolLM2's: Q4_1 with a Q8_0 head. Everything else is made from the values it stands for, so that
 a difference in quality is the engine's or the further rounding's, never the checkpoint's.
 """
 
@@ -32,7 +32,7 @@ class Weights:
 
     def path(self, form: str, environment: Environment) -> Path:
         """`environment` is the engine's own, whose tools convert to its own format. Raises InstallError."""
-        if form == "gguf-q4_1":
+        if form == "file":
             return pull(self.model)
         target = self.folder / form
         if not (target / ".complete").exists():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.peers.cases import CASES, Case, Figure
 
 if TYPE_CHECKING:
-    from benchmarks.peers.report import Results
+    from benchmarks.peers.results import Results
 
 COLORS = {
     "quire": "#1f5fa8",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.peers.contender import Contender, one_line
 from benchmarks.peers.convert import Weights
-from benchmarks.peers.engines.peer import Environment, InstallError, Peer, Variant
+from benchmarks.peers.engines.peer import SMOLLM2, Environment, InstallError, Peer, Variant
 
 INSTALLED = ".installed"
 """Written last, with what `install` said; an environment without it is made again."""
@@ -27,7 +27,7 @@ class Setup:
 
     @property
     def weights(self) -> Weights:
-        return Weights(self.model, self.cache / "weights")
+        return Weights(self.model, self.cache / ("weights" if self.model == SMOLLM2 else f"weights-{self.model}"))
 
     def contender(self, peer: Peer, variant: Variant) -> Contender:
         """Raises InstallError."""

@@ -49,7 +49,7 @@ def measure_quality(contender: Contender, text: Text, reference: Sequence[Sequen
 
 
 def text_perplexity(contender: Contender, text: Text) -> float:
-    windows = [text.token_ids[start : start + WINDOW] for start in range(0, TEXT_TOKENS, WINDOW)]
+    windows = text.windows(WINDOW, TEXT_TOKENS)
     logprobs = contender.ask({"op": "logprobs", "windows": windows}, TIMEOUT_S)["result"]
     flat = [value for window in logprobs for value in window]
     if len(flat) != TEXT_TOKENS - len(windows):

@@ -2,143 +2,91 @@
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.peers.cases import CASES, Case, Figure
+from benchmarks.peers.goals import Goal, Rival, goals_of, rivals
 from benchmarks.peers.plot import write_plots
+from benchmarks.peers.results import Measured, Results, is_quire, read_results, significant
 from benchmarks.peers.roofline import fraction
 
 CLASSES = (("16", "16-bit"), ("8", "8-bit"), ("4", "4-bit"), ("32", "32-bit"))
-DIGITS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """All rounds of one figure of one engine."""
-
-    values: Sequence[float]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
-
-    def __str__(self) -> str:
-        """The median, and how far the rounds lie apart."""
-        shown = significant(self.median)
-        if len(self.values) == 1:
-            return shown
-        return f"{shown} ({significant(min(self.values))}–{significant(max(self.values))})"
-
-
-def significant(value: float) -> str:
-    """Three digits, and no more after the point than that takes."""
-    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    return f"{value:,.{max(0, DIGITS - magnitude)}f}"
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """The JSON of a run, and questions to it."""
-
-    content: Mapping[str, Any]
-
-    def measured(self, case: str, engine: str, figure: str) -> Measured | None:
-        values = [
-            run["figures"][figure]
-            for run in self.content["runs"]
-            if run["case"] == case and run["engine"] == engine and figure in run["figures"]
-        ]
-        return Measured(values) if values else None
-
-    def engines(self, bits: str) -> list[str]:
-        return [name for name, engine in self.content["engines"].items() if str(engine["bits"]) == bits]
-
-    def bits(self, engine: str) -> str:
-        return str(self.content["engines"][engine]["bits"])
-
-    def best_possible(self, case: str, bits: str, figure: str) -> float | None:
-        value = self.content["rooflines"].get(bits, {}).get(case, {}).get(figure)
-        return None if value is None else float(value)
-
-    def best_peer(self, case: Case, bits: str, figure: Figure) -> tuple[str, float] | None:
-        """Of the engines that are not quire, in the same class."""
-        found = [
-            (name, measured.median)
-            for name in self.engines(bits)
-            if not is_quire(name) and (measured := self.measured(case.letter, name, figure.key)) is not None
-        ]
-        if not found:
-            return None
-        return (max if figure.higher_is_better else min)(found, key=lambda pair: pair[1])
-
-
-def is_quire(engine: str) -> bool:
-    return engine.split()[0] == "quire"
-
-
-def read_results(paths: Sequence[Path]) -> Results:
-    """Several runs, of different cases, make one page: each case's figures and limits are those of its own run."""
-    first, *others = [json.loads(path.read_text()) for path in paths]
-    for other in others:
-        first["runs"] += other["runs"]
-        first["skipped"] += other["skipped"]
-        for name in ("engines", "quality", "absent"):
-            first[name] = other[name] | first[name]
-        first["settings"]["cases"] += other["settings"]["cases"]
-        for bits, cases in other["rooflines"].items():
-            first["rooflines"].setdefault(bits, {}).update(
-                {letter: figures for letter, figures in cases.items() if letter in other["settings"]["cases"]}
-            )
-    return Results(first)
 
 
 def write_report(results_paths: Sequence[Path], page: Path) -> None:
-    """`page` and the plots in the folder `img` beside it."""
-    results = read_results(results_paths)
-    plots = write_plots(results, page.parent / "img")
-    page.write_text("\n".join(render(results, [plot.relative_to(page.parent) for plot in plots])) + "\n")
+    """`page` and the plots of the first results in the folder `img` beside it."""
+    first, *others = read_results(results_paths)
+    plots = write_plots(first, page.parent / "img")
+    lines = render(first, others, [plot.relative_to(page.parent) for plot in plots], results_paths)
+    page.write_text("\n".join(lines) + "\n")
     print(f"written: {page}, {', '.join(map(str, plots))}")
 
 
-def render(results: Results, plots: Sequence[Path]) -> Iterable[str]:
-    yield from introduction(results)
+def print_ratios(results_paths: Sequence[Path]) -> None:
+    for results in read_results(results_paths):
+        print("\n".join([*ratio_section(results), *quality_section(results)]), flush=True)
+
+
+def render(first: Results, others: Sequence[Results], plots: Sequence[Path], read: Sequence[Path]) -> Iterable[str]:
+    """`read` are the files of the results, as a reader would name them."""
+    yield from introduction(first, read)
     for plot in plots:
         yield from (f"![{plot.stem}]({plot.as_posix()})", "")
+    yield from tables(first, "##")
+    for results in others:
+        yield from (f"## {title(results)}", "", f"{provenance(results)}. Repeat it: `{command(results)}`.", "")
+        yield from tables(results, "###")
+        yield from versions(results)
+        yield ""
+    yield from limits_section(first)
+
+
+def tables(results: Results, heading: str) -> Iterable[str]:
     for case in CASES.values():
         if any(run["case"] == case.letter for run in results.content["runs"]):
-            yield from case_section(results, case)
-    yield from ratio_section(results)
-    yield from quality_section(results)
-    yield from missing_section(results)
-    yield from limits_section(results)
+            yield from case_section(results, case, heading)
+    yield from ratio_section(results, heading)
+    yield from quality_section(results, heading)
+    yield from missing_section(results, heading)
 
 
-def introduction(results: Results) -> Iterable[str]:
+def title(results: Results) -> str:
+    held_to = results.instruction_set
+    return results.model if held_to is None else f"{results.model}, held to {held_to.upper()}"
+
+
+def provenance(results: Results) -> str:
     machine, settings = results.content["machine"], results.content["settings"]
     changed = ", with uncommitted changes" if machine["uncommitted_changes"] else ""
+    return (
+        f"{title(results)} on {machine['cores']} cores of {machine['cpu']} ({machine['cpu features']}),"
+        f" {machine['memory']}; {machine['time'][:10]}, commit {machine['commit'][:10]}{changed}. Medians of"
+        f" {settings['rounds']} rounds after a warm-up, the engines in turn within each round"
+    )
+
+
+def command(results: Results) -> str:
+    return str(results.content["settings"].get("command", "python -m benchmarks.peers"))
+
+
+def introduction(results: Results, read: Sequence[Path]) -> Iterable[str]:
     yield from ("# quire and its peers", "")
     yield (
-        f"{settings['model']} on {machine['cores']} cores of {machine['cpu']} ({machine['cpu features']}),"
-        f" {machine['memory']}; {machine['time'][:10]}, commit {machine['commit'][:10]}{changed}. Medians of"
-        f" {settings['rounds']} rounds after a warm-up, the engines in turn within each round; in parentheses the least and"
-        " the most. Percentages are the share of the roofline of the engine's precision class"
-        " (formulas: `benchmarks/peers/roofline.py`)."
+        f"{provenance(results)}; in parentheses the least and the most. Percentages are the share of the roofline of the"
+        " engine's precision class (formulas: `benchmarks/peers/roofline.py`)."
     )
     yield from (
         "",
-        "Repeat it: `python -m benchmarks.peers`; this page from its JSON: `python -m benchmarks.peers report`.",
+        f"Repeat it: `{command(results)}`; this page from its JSON:"
+        f" `python -m benchmarks.peers report {' '.join(map(str, read))}`.",
         "",
     )
 
 
-def case_section(results: Results, case: Case) -> Iterable[str]:
+def case_section(results: Results, case: Case, heading: str) -> Iterable[str]:
     figures = [figure for figure in case.figures if _anyone_has(results, case, figure)]
-    yield from (f"## {case.letter}. {case.title}", "")
+    yield from (f"{heading} {case.letter}. {case.title}", "")
     yield "| class | engine | " + " | ".join(figure.label for figure in figures) + " |"
     yield "|---|---|" + "---|" * len(figures)
     for bits, label in CLASSES:
@@ -167,47 +115,65 @@ def cell(results: Results, case: Case, engine: str, figure: Figure) -> str:
     return f"{measured} · {fraction(measured.median, best, figure.higher_is_better):.0%}"
 
 
-def ratio_section(results: Results) -> Iterable[str]:
-    """How quire compares with the best peer of its class: above 1 is better, for times as for rates."""
-    rows = []
+def ratio_section(results: Results, heading: str = "##") -> Iterable[str]:
+    """How quire compares with the best peer of its class, and with what is asked: above 1 is better, for times too."""
+    rows, met = [], set()
     for case in CASES.values():
         for figure in case.figures:
             for bits, label in CLASSES:
-                peer = results.best_peer(case, bits, figure)
                 for engine in filter(is_quire, results.engines(bits)):
                     ours = results.measured(case.letter, engine, figure.key)
-                    if peer is not None and ours is not None:
-                        ratio = fraction(ours.median, peer[1], figure.higher_is_better) if ours.median else 0.0
-                        rows.append(
-                            f"| {case.letter} {figure.label} | {label} | {engine} | {significant(ours.median)}"
-                            f" | {peer[0]} | {significant(peer[1])} | {ratio:.2f}× |"
-                        )
+                    if ours is not None:
+                        compared = rivals(results, case, bits, figure)
+                        met |= {(case.letter, figure.key, bits, rival.times) for rival in compared}
+                        start = f"| {case.letter} {figure.label} | {label} | {engine} | {significant(ours.median)}"
+                        rows += [f"{start} | {against(ours, rival, figure)} |" for rival in compared]
     if rows:
-        yield from ("## Against the best peer of the class", "")
-        yield "| figure | class | quire | | best peer | | better by |"
-        yield from ("|---|---|---|---|---|---|---|", *rows, "")
+        yield from (f"{heading} Against the best peer of the class", "")
+        yield "| figure | class | quire | | against | | better by | asked | reached |"
+        yield from ("|---|---|---|---|---|---|---|---|---|", *rows, "")
+        missed = [goal for goal in goals_of(results) if (goal.case, goal.figure, goal.bits, goal.times) not in met]
+        if missed:
+            yield from (f"Asked and not measured here: {', '.join(map(goal_name, missed))}.", "")
 
 
-def quality_section(results: Results) -> Iterable[str]:
-    if not results.content["quality"]:
+def against(ours: Measured, rival: Rival, figure: Figure) -> str:
+    ratio = fraction(ours.median, rival.value, figure.higher_is_better) if ours.median else 0.0
+    asked, reached = "–", "–"
+    if rival.times is not None:
+        asked, reached = f"{rival.times:.2f}×", "yes" if ratio >= rival.times else "**no**"
+    return f"{rival.name} | {significant(rival.value)} | {ratio:.2f}× | {asked} | {reached}"
+
+
+def goal_name(goal: Goal) -> str:
+    label = next(figure.label for figure in CASES[goal.case].figures if figure.key == goal.figure)
+    return f"{goal.case} {label} ({goal.bits}-bit, {goal.times:.2f}× {goal.rival})"
+
+
+def quality_section(results: Results, heading: str = "##") -> Iterable[str]:
+    found = results.content["quality"]
+    if not found:
         return
-    yield from ("## Is it right?", "")
+    reference = results.content["settings"].get("reference", "transformers fp32")
+    exact = found.get(reference, {}).get("perplexity")
+    yield from (f"{heading} Is it right?", "")
     yield (
         "Perplexity of the first 2,048 tokens of botchan.txt in windows of 512; leading greedy tokens, of 40 after each of"
-        " four prompts, that are those of transformers in float32 on the same weights."
+        f" four prompts, that are those of {reference} on the same weights."
     )
-    yield from ("", "| engine | perplexity | equal greedy tokens |", "|---|---|---|")
-    for engine, quality in results.content["quality"].items():
+    yield from ("", "| engine | perplexity | against float32 | equal greedy tokens |", "|---|---|---|---|")
+    for engine, quality in found.items():
         perplexity = "–" if quality["perplexity"] is None else f"{quality['perplexity']:.3f}"
-        yield f"| {_emphasized(engine)} | {perplexity} | {', '.join(map(str, quality['num_equal']))} |"
+        change = f"{quality['perplexity'] / exact - 1:+.2%}" if quality["perplexity"] and exact else "–"
+        yield f"| {_emphasized(engine)} | {perplexity} | {change} | {', '.join(map(str, quality['num_equal']))} |"
     yield ""
 
 
-def missing_section(results: Results) -> Iterable[str]:
+def missing_section(results: Results, heading: str) -> Iterable[str]:
     absent = [f"- {engine} could not be made ready: {why}" for engine, why in results.content["absent"].items()]
     skipped = [f"- {each['case']}, {each['engine']}: {each['reason']}" for each in results.content["skipped"]]
     if absent or skipped:
-        yield from ("## Left out", "", *absent, *skipped, "")
+        yield from (f"{heading} Left out", "", *absent, *skipped, "")
 
 
 def limits_section(results: Results) -> Iterable[str]:
@@ -221,6 +187,10 @@ def limits_section(results: Results) -> Iterable[str]:
         f"- Memory read by {machine['cores']} threads: {rates}.",
         f"- Products of 2,048³ through oneDNN: {products}.",
     )
+    yield from versions(results)
+
+
+def versions(results: Results) -> Iterable[str]:
     for engine, about in results.content["engines"].items():
-        versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-        yield f"- {engine}: {versions}{'; ' if about['installed'] else ''}{about['installed']}"
+        found = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+        yield f"- {engine}: {found}{'; ' if about['installed'] else ''}{about['installed']}"

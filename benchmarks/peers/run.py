@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.peers.cases import CASES, Case, Figures, Sizes
 from benchmarks.peers.contender import Contender, make_room, one_line
-from benchmarks.peers.engines import llama_cpp, onnxruntime_genai, openvino, quire, transformers, vllm
-from benchmarks.peers.engines.peer import Peer, Variant
+from benchmarks.peers.engines import (
+    llama_cpp,
+    llama_cpp_avx2,
+    onnxruntime_genai,
+    openvino,
+    quire,
+    transformers,
+    vllm,
+)
+from benchmarks.peers.engines.peer import GEMMA, SMOLLM2, Peer, Variant
 from benchmarks.peers.interleave import Interleaved, Measure
 from benchmarks.peers.machine import describe, measure_limits
 from benchmarks.peers.prepare import Setup
@@ -18,19 +26,34 @@ from benchmarks.peers.quality import greedy_tokens, measure_quality
 from benchmarks.peers.record import Record
 from benchmarks.peers.roofline import BYTES_A_WEIGHT, Roofline, weight_bytes
 from benchmarks.peers.serving import Load, RunningServer, first_token_through_server, start_server
-from benchmarks.peers.text import Text, fetch_text, read_tokenizer
+from benchmarks.peers.text import Text, fetch_text, read_text, read_tokenizer
 
 from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.model_config import ModelConfig
+from quire.checkpoint.pull import pull
 
-MODEL = "smollm2"
-PEERS = (vllm.PEER, openvino.PEER, llama_cpp.PEER, onnxruntime_genai.PEER, transformers.PEER)
+PEERS = (
+    vllm.PEER,
+    openvino.PEER,
+    llama_cpp.PEER,
+    llama_cpp_avx2.PEER,
+    onnxruntime_genai.PEER,
+    transformers.PEER,
+)
+REFERENCES = {SMOLLM2: (transformers.PEER, transformers.REFERENCE), GEMMA: (quire.PEER, quire.REFERENCE)}
+"""Float32 of the same weights: what greedy tokens and perplexities are held against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
+    """`command` is what a reader types to repeat the run."""
+
+    command: str
     root: Path
     cache: Path
     output: Path
+    model: str
     engines: list[str]
     cases: str
     num_rounds: int
@@ -40,22 +63,37 @@ class Options:
     quality: bool
 
 
-def wanted_variants(engines: Sequence[str], quantizations: Sequence[str]) -> list[tuple[Peer, Variant]]:
-    """All whose name holds one of the words; all there are without words."""
-    ours = [*quire.PEER.variants, *map(quire.quantized, quantizations)]
-    theirs = [(peer, variant) for peer in PEERS for variant in peer.variants]
-    everything = [(quire.PEER, variant) for variant in ours] + theirs
+def wanted_variants(
+    model: str, engines: Sequence[str], quantizations: Sequence[str]
+) -> tuple[list[tuple[Peer, Variant]], dict[str, str]]:
+    """Those of the model whose name holds one of the words (all without words; one that is held to an instruction set
+    only where a word holds that), and the reason for each peer that has weights of other models only."""
+    ours = {variant.name: variant for variant in (*quire.PEER.variants, *map(quire.quantized, quantizations))}
+    everything = [(quire.PEER, variant) for variant in ours.values()]
+    everything += [(peer, variant) for peer in PEERS for variant in peer.variants]
     words = [word.lower() for word in engines]
-    return [pair for pair in everything if not words or any(word in pair[1].name.lower() for word in words)]
+    asked = [pair for pair in everything if _is_asked(pair[1], words)]
+    found = [pair for pair in asked if model in pair[1].models]
+    peers = {peer.name for peer, _ in found}
+    return found, {peer.name: f"no {model} in its format" for peer, _ in asked if peer.name not in peers}
+
+
+def _is_asked(variant: Variant, words: Sequence[str]) -> bool:
+    if variant.instruction_set is not None and not any(variant.instruction_set in word for word in words):
+        return False
+    return not words or any(word in variant.name.lower() for word in words)
 
 
 def run(options: Options) -> bool:
     """Whether anything was measured."""
     text_path = fetch_text(options.cache)
-    text = Text(read_tokenizer(MODEL).encode(text_path.read_text()))
-    setup = Setup(options.root, options.cache, MODEL)
-    contenders, absent = setup.contenders(wanted_variants(options.engines, options.quantizations))
-    record = begin_record(options, contenders, absent)
+    text = read_text(text_path, options.model)
+    setup = Setup(options.root, options.cache, options.model)
+    wanted, unconverted = wanted_variants(options.model, options.engines, options.quantizations)
+    for name, reason in unconverted.items():
+        print(f"{name} is left out: {reason}", flush=True)
+    contenders, absent = setup.contenders(wanted)
+    record = begin_record(options, contenders, unconverted | absent)
     try:
         if options.quality:
             check_quality(setup, contenders, text, record)
@@ -71,14 +109,28 @@ def run(options: Options) -> bool:
 
 
 def begin_record(options: Options, contenders: Sequence[Contender], absent: dict[str, str]) -> Record:
-    model = open_checkpoint(MODEL, with_weights=False).config
+    model = stored_config(options.model)
     classes = [*BYTES_A_WEIGHT, 4]
     print("measuring how fast this machine reads and multiplies", flush=True)
     limits = measure_limits({bits: weight_bytes(model, bits) for bits in classes})
     print(f"bandwidth by class {_short(limits.bandwidth)} GB/s, products {_short(limits.matmul)} G/s", flush=True)
     rooflines = {str(bits): Roofline(model, bits, limits).figures(options.sizes) for bits in classes}
-    settings = {"model": MODEL, "rounds": options.num_rounds, "cases": options.cases, "sizes": asdict(options.sizes)}
+    settings = {
+        "command": options.command,
+        "model": options.model,
+        "reference": REFERENCES[options.model][1].name,
+        "rounds": options.num_rounds,
+        "cases": options.cases,
+        "sizes": asdict(options.sizes),
+    }
     return Record(options.output, describe(options.root), settings, asdict(limits), rooflines, absent=absent)
+
+
+def stored_config(model: str) -> ModelConfig:
+    """With the bytes of the tensors as they lie in the file: quire may keep them wider, a roofline does not."""
+    with GGUFFile(pull(model)) as file:
+        num_bytes = sum(tensor.num_bytes for tensor in file.tensors.values())
+    return replace(open_checkpoint(model).config, quantized_bytes=num_bytes)
 
 
 def _short(rates: object) -> str:
@@ -91,14 +143,15 @@ def note_engines(contenders: Sequence[Contender], record: Record) -> None:
         record.engines[contender.name] = {
             "peer": contender.peer.name,
             "bits": contender.variant.bits,
+            "instruction_set": contender.variant.instruction_set,
             "versions": contender.versions,
             "installed": contender.how_installed,
         }
 
 
 def check_quality(setup: Setup, contenders: Sequence[Contender], text: Text, record: Record) -> None:
-    reference = setup.contender(transformers.PEER, transformers.REFERENCE)
-    tokenizer = read_tokenizer(MODEL)
+    reference = setup.contender(*REFERENCES[setup.model])
+    tokenizer = read_tokenizer(setup.model)
     try:
         expected = greedy_tokens(reference, text)
         for contender in (reference, *contenders):
@@ -133,7 +186,7 @@ def run_case(
     if case.letter == "e":
         Interleaved(case, start_process(options.sizes, text), record).run(contenders, options.num_rounds)
     else:
-        serve(case, options, contenders, Load(MODEL, text_path, options.sizes), record)
+        serve(case, options, contenders, Load(options.model, text_path, options.sizes), record)
 
 
 def ask_worker(case: Case, sizes: Sizes, text: Text) -> Measure:

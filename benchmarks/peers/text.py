@@ -40,17 +40,33 @@ def read_tokenizer(model: str) -> Tokenizer:
     return Tokenizer(open_checkpoint(model, with_weights=False).tokenizer)
 
 
+def read_text(path: Path, model: str) -> Text:
+    """A text file as the tokens of a built-in model."""
+    tokenizer = read_tokenizer(model)
+    token_ids = tokenizer.encode(path.read_text(), add_special_tokens=False)
+    return Text(token_ids, tuple(tokenizer.encode("")))
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A long text as token ids."""
+    """A long text as token ids. Pieces begin with `begin`, the token that some models want before every text."""
 
     token_ids: list[int]
+    begin: tuple[int, ...] = ()
 
     def pieces(self, lengths: list[int], seed: str) -> list[list[int]]:
         """Pieces of these lengths, each from a place of its own that the seed decides: none is another's prefix."""
         rng = random.Random(seed)
         starts = rng.sample(range(len(self.token_ids) - max(lengths)), len(lengths))
-        return [self.token_ids[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+        return [self._piece(start, length) for start, length in zip(starts, lengths, strict=True)]
+
+    def windows(self, size: int, num_tokens: int) -> list[list[int]]:
+        """The first `num_tokens` in pieces of `size` tokens, what they begin with included."""
+        step = size - len(self.begin)
+        return [self._piece(number * step, size) for number in range(num_tokens // size)]
+
+    def _piece(self, start: int, length: int) -> list[int]:
+        return [*self.begin, *self.token_ids[start : start + length - len(self.begin)]]
 
 
 def lengths_with_total(count: int, low: int, high: int, total: int) -> list[int]:

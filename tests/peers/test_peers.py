@@ -13,18 +13,18 @@ from benchmarks.peers.cases import CASES, FULL, Case, Figures
 from benchmarks.peers.contender import Contender
 from benchmarks.peers.convert import to_bfloat16
 from benchmarks.peers.engines.llama_cpp import common_prefix
-from benchmarks.peers.engines.peer import Environment, Peer, Variant
+from benchmarks.peers.engines.peer import GEMMA, SMOLLM2, Environment, Peer, Variant
 from benchmarks.peers.interleave import Interleaved
 from benchmarks.peers.process import EngineError, EngineProcess
 from benchmarks.peers.quality import num_equal_leading
 from benchmarks.peers.record import Record
-from benchmarks.peers.report import Results, ratio_section, significant
-from benchmarks.peers.roofline import MachineLimits, Roofline, fraction
+from benchmarks.peers.roofline import MachineLimits, Roofline, fraction, num_pairs
+from benchmarks.peers.run import wanted_variants
 from benchmarks.peers.text import Text
 
 from quire.checkpoint.model_config import LayerConfig, ModelConfig
 
-SMOLLM2 = ModelConfig(
+SMOLLM2_CONFIG = ModelConfig(
     family="llama",
     architecture="LlamaForCausalLM",
     vocab_size=49152,
@@ -41,15 +41,52 @@ SMOLLM2 = ModelConfig(
     attention_scale=0.125,
     tie_word_embeddings=True,
 )
+GEMMA_CONFIG = dataclasses.replace(
+    SMOLLM2_CONFIG,
+    family="gemma3",
+    vocab_size=262_144,
+    hidden_size=640,
+    intermediate_size=2048,
+    num_layers=18,
+    num_heads=4,
+    num_kv_heads=1,
+    head_dim=256,
+    layers=tuple(LayerConfig(window=None if layer % 6 == 5 else 512, rope=None) for layer in range(18)),
+    quantized_bytes=246_587_904,
+)
 
 
 def test_roofline_is_that_of_a_calculation_by_hand() -> None:
     """2,048 tokens are 0.58 TFLOP; a decode step reads 269 MB of weights and 256 tokens of KV, 5.9 MB."""
     limits = MachineLimits({16: 28e9}, {"bfloat16": 2.1e12})
-    figures = Roofline(SMOLLM2, 16, limits).figures(FULL)
+    figures = Roofline(SMOLLM2_CONFIG, 16, limits).figures(FULL)
     assert figures["b"]["prefill_tok_s"] == pytest.approx(2048 / (0.58e12 / 2.1e12), rel=0.01)
     assert figures["a"]["decode_tok_s"] == pytest.approx(28e9 / (269e6 + 5.9e6), rel=0.01)
     assert figures["d"]["warm_s"] < figures["d"]["cold_s"]
+
+
+def test_roofline_of_gemma_has_its_head_and_its_windows() -> None:
+    """100.3 million weights a token and a head of 167.8 million; 2,048 tokens see 20.05 million earlier ones in all layers."""
+    limits = MachineLimits({4: 28e9}, {"bfloat16": 1e12, "int8": 2e12})
+    figures = Roofline(GEMMA_CONFIG, 4, limits).figures(FULL)
+    products = 2 * 100.27e6 * 2048 + 2 * 167.77e6 + 4 * 1024 * 20.054e6
+    assert figures["b"]["prefill_tok_s"] == pytest.approx(2048 / (products / 2e12), rel=1e-3)
+    assert figures["a"]["decode_tok_s"] == pytest.approx(28e9 / (246_587_904 + 18 * 256 * 2 * 256), rel=1e-6)
+
+
+def test_a_window_ends_what_a_token_sees() -> None:
+    """The k-th token after c sees min(w, c + k) back; the formula is the integral of that."""
+    assert num_pairs(100, 0, 1000) == 5000
+    assert num_pairs(100, 50, 60) == 10 * 50 + 10**2 / 2 + 90 * 60
+    assert num_pairs(100, 80, 60) == 100 * 60
+
+
+def test_kv_that_sequences_share_is_read_once_and_not_beyond_the_window() -> None:
+    slow_memory = MachineLimits({4: 1.0}, {"bfloat16": 1e30, "int8": 1e30})
+    layers = (LayerConfig(window=None, rope=None), LayerConfig(window=512, rope=None))
+    model = dataclasses.replace(GEMMA_CONFIG, num_layers=2, layers=layers, quantized_bytes=0)
+    step = Roofline(model, 4, slow_memory).decode_step([100.0] * 16, 1024)
+    assert step == pytest.approx(2 * 256 * ((1024 + 1600) + (412 + 1600)))
 
 
 def test_fraction_of_a_roofline_is_at_most_one_for_what_is_slower() -> None:
@@ -71,6 +108,34 @@ def test_pieces_follow_the_seed_and_none_begins_where_another_does() -> None:
     assert len({piece[0] for piece in pieces}) == 100
 
 
+def test_pieces_begin_as_the_model_wants_and_keep_their_lengths() -> None:
+    text = Text(list(range(10, 100)), begin=(2,))
+    assert text.windows(8, 24) == [[2, *range(start, start + 7)] for start in (10, 17, 24)]
+    assert all(piece[0] == 2 and len(piece) == 8 for piece in text.pieces([8, 8], "a 1"))
+    assert Text(list(range(24))).windows(8, 24) == [list(range(start, start + 8)) for start in (0, 8, 16)]
+
+
+def variant_names(model: str, *engines: str) -> list[str]:
+    return [variant.name for _, variant in wanted_variants(model, engines, ())[0]]
+
+
+def test_what_is_held_to_an_instruction_set_is_measured_only_with_its_like() -> None:
+    assert variant_names(SMOLLM2, "avx2") == ["quire stored avx2", "llama.cpp Q4_1 avx2"]
+    assert not any("avx2" in name for name in (*variant_names(SMOLLM2), *variant_names(SMOLLM2, "llama", "stored")))
+
+
+def test_int8_kv_is_measured_in_case_c_beside_int8_weights_alone() -> None:
+    found = {variant.name: variant.cases for _, variant in wanted_variants(SMOLLM2, ["quire int8"], ())[0]}
+    assert found == {"quire int8": "abcdef", "quire int8 kv8": "c"}
+
+
+def test_peers_without_weights_of_the_model_are_named() -> None:
+    assert variant_names(GEMMA) == ["quire stored", "llama.cpp Q4_K_M"]
+    _, left_out = wanted_variants(GEMMA, [], ())
+    assert set(left_out) == {"vllm", "openvino", "onnxruntime_genai", "transformers"}
+    assert wanted_variants(SMOLLM2, [], ())[1] == {}
+
+
 def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
     values = np.random.default_rng(0).standard_normal(10_000, np.float32)
     expected = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
@@ -87,16 +152,6 @@ def test_common_prefix_leaves_each_prompt_a_token() -> None:
 def test_equal_tokens_are_counted_up_to_the_first_other_one() -> None:
     assert num_equal_leading([1, 2, 3], [1, 2, 3]) == 3
     assert num_equal_leading([1, 9, 3], [1, 2, 3]) == 1
-
-
-def test_figures_keep_three_digits() -> None:
-    assert [significant(value) for value in (0.3444, 3.444, 34.44, 344.4, 3444.4)] == [
-        "0.344",
-        "3.44",
-        "34.4",
-        "344",
-        "3,444",
-    ]
 
 
 def contender(name: str, tmp_path: Path) -> Contender:
@@ -134,13 +189,3 @@ def test_a_worker_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
     process.freeze()
     process.stop()
     assert not process.is_running
-
-
-def test_ratio_is_against_the_best_peer_of_the_same_class() -> None:
-    def run(engine: str, value: float) -> dict[str, object]:
-        return {"case": "b", "engine": engine, "round": 1, "figures": {"prefill_tok_s": value}}
-
-    engines = {"quire bf16": {"bits": 16}, "slow": {"bits": 16}, "fast": {"bits": 16}, "other": {"bits": 4}}
-    runs = [run("quire bf16", 300.0), run("slow", 100.0), run("fast", 200.0), run("other", 900.0)]
-    rows = list(ratio_section(Results({"runs": runs, "engines": engines, "rooflines": {}})))
-    assert rows[-2] == "| b prefill tok/s | 16-bit | quire bf16 | 300 | fast | 200 | 1.50× |"

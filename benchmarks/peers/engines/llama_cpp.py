@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.engines.peer import Environment, Peer, Server, Variant
+from benchmarks.peers.engines.peer import GEMMA, Environment, Peer, Server, Variant
 from benchmarks.peers.engines.protocol import TokenIds, serve
 
 VERSION = "0.3.36"
@@ -153,8 +153,12 @@ def common_prefix(prompts: Sequence[TokenIds]) -> TokenIds:
 
 
 def install(environment: Environment) -> str:
-    """llama.cpp as llama-cpp-python's source package has it, compiled for this CPU; then the bindings without it."""
-    source, build = environment.folder / "source", environment.folder / "build"
+    return build(environment, ["GGML_NATIVE=ON"], ["llama-server", "mtmd"], "this CPU")
+
+
+def build(environment: Environment, options: Sequence[str], targets: Sequence[str], compiled_for: str) -> str:
+    """llama.cpp as llama-cpp-python's source package has it, compiled with CMake's `options`; then the bindings without it."""
+    source, folder = environment.folder / "source", environment.folder / "build"
     source.mkdir()
     environment.pip("install", "cmake<4", "ninja", "numpy")
     wanted = f"llama-cpp-python=={VERSION}"
@@ -162,7 +166,7 @@ def install(environment: Environment) -> str:
     (archive,) = source.glob("*.tar.gz")
     environment.run(["tar", "xzf", str(archive), "-C", str(source), "--strip-components=1"])
     compiler, without_amx = find_compiler()
-    options = ["BUILD_SHARED_LIBS=ON", "CMAKE_BUILD_TYPE=Release", "GGML_NATIVE=ON"]
+    options = [*options, "BUILD_SHARED_LIBS=ON", "CMAKE_BUILD_TYPE=Release"]
     options += [f"LLAMA_{name}=OFF" for name in ("BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_APP")]
     options += ["LLAMA_USE_PREBUILT_UI=OFF", "LLAMA_OPENSSL=OFF"]
     if without_amx:
@@ -170,12 +174,12 @@ def install(environment: Environment) -> str:
         options += [f"CMAKE_C_FLAGS={flags}", f"CMAKE_CXX_FLAGS={flags}"]
     tools = environment.folder / "bin"
     configure = [str(tools / "cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"]
-    configure += ["-S", str(source / "vendor" / "llama.cpp"), "-B", str(build)]
+    configure += ["-S", str(source / "vendor" / "llama.cpp"), "-B", str(folder)]
     environment.run(configure + [f"-D{option}" for option in options])
-    environment.run([str(tools / "cmake"), "--build", str(build), "--target", "llama-server", "mtmd"])
+    environment.run([str(tools / "cmake"), "--build", str(folder), "--target", *targets])
     environment.pip("install", str(archive), env={"CMAKE_ARGS": "-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF"})
     amx = f"without AMX, which {compiler} breaks" if without_amx else "with AMX where the CPU has it"
-    return f"compiled for this CPU by {compiler}, {amx}"
+    return f"compiled for {compiled_for} by {compiler}, {amx}"
 
 
 def find_compiler() -> tuple[str, bool]:
@@ -203,7 +207,8 @@ PEER = Peer(
     (
         Variant("llama.cpp BF16", 16, "gguf-bf16", "abcdef"),
         Variant("llama.cpp Q8_0", 8, "gguf-q8_0", "abcdef"),
-        Variant("llama.cpp Q4_1", 4, "gguf-q4_1", "abcdef"),
+        Variant("llama.cpp Q4_1", 4, "file", "abcdef"),
+        Variant("llama.cpp Q4_K_M", 4, "file", "abcdef", models=(GEMMA,)),
     ),
     install,
     process_env,

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+SMOLLM2, GEMMA = "smollm2", "gemma3-270m"
+
 
 class InstallError(Exception):
     """An engine or its weights could not be made ready; the message is one line."""
@@ -18,13 +20,16 @@ class InstallError(Exception):
 @dataclass(frozen=True, slots=True)
 class Variant:
     """An engine at one precision. `bits` is its class (32, 16, 8 or 4); `weights` names a form of the weights (see
-    convert.py); `cases` are the letters of those it can run; `options` reach the worker's `load`."""
+    convert.py); `cases` are the letters of those it can run; `options` reach the worker's `load`; `models` are those its
+    weights are made for. A variant held to an `instruction_set` is measured only where that is asked for."""
 
     name: str
     bits: int
     weights: str
     cases: str = "abcde"
     options: Mapping[str, Any] = field(default_factory=dict)
+    models: tuple[str, ...] = (SMOLLM2,)
+    instruction_set: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

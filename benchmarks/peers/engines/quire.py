@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.engines.peer import Environment, Peer, Server, Variant
+from benchmarks.peers.engines.peer import GEMMA, SMOLLM2, Environment, Peer, Server, Variant
 from benchmarks.peers.engines.protocol import TokenIds, serve
 
 if TYPE_CHECKING:
@@ -49,11 +50,28 @@ class Quire:
 
 
 def variant(name: str, bits: int, config: Mapping[str, Any]) -> Variant:
-    return Variant(name, bits, "gguf-q4_1", "abcdef", {"config": dict(config)})
+    return Variant(name, bits, "file", "abcdef", {"config": dict(config)})
 
 
 def quantized(quantization: str) -> Variant:
-    return variant(f"quire {quantization}", BITS.get(quantization, 8), {"quantization": quantization})
+    """Of whatever model is measured: quire rounds the file's weights itself."""
+    made = variant(f"quire {quantization}", BITS.get(quantization, 8), {"quantization": quantization})
+    return replace(made, models=(SMOLLM2, GEMMA))
+
+
+def on_avx2() -> Variant:
+    made = variant("quire stored avx2", 4, {"quantization": "stored", "instruction_set": "avx2"})
+    return replace(made, cases="ab", instruction_set="avx2")
+
+
+def with_int8_kv() -> Variant:
+    """For case c: there the KV cache is most of what a step reads."""
+    made = variant("quire int8 kv8", 8, {"quantization": "int8", "kv_cache_dtype": "int8"})
+    return replace(made, cases="c")
+
+
+REFERENCE = variant("quire fp32", 32, {"dtype": "float32"})
+"""What the greedy tokens of others are compared with where transformers has no weights."""
 
 
 def server(environment: Environment, variant: Variant, weights: Path, port: int) -> Server:
@@ -69,8 +87,11 @@ PEER = Peer(
     "quire",
     (
         variant("quire bf16", 16, {"dtype": "bfloat16"}),
-        variant("quire fp32", 32, {"dtype": "float32"}),
+        REFERENCE,
         quantized("stored"),
+        replace(quantized("int8"), models=(SMOLLM2,)),
+        with_int8_kv(),
+        on_avx2(),
     ),
     serve=server,
 )

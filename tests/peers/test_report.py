@@ -1,0 +1,147 @@
+"""The page of results: what is compared with what, and whether it reaches what is asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.peers.engines.peer import GEMMA, SMOLLM2
+from benchmarks.peers.report import quality_section, ratio_section, render
+from benchmarks.peers.results import Results, read_results, significant
+
+MACHINE = {"cores": 2, "cpu": "C", "cpu features": "f", "memory": "1 GiB", "time": "2026-11-22T", "commit": "c" * 40}
+
+
+def test_figures_keep_three_digits() -> None:
+    assert [significant(value) for value in (0.3444, 3.444, 34.44, 344.4, 3444.4)] == [
+        "0.344",
+        "3.44",
+        "34.4",
+        "344",
+        "3,444",
+    ]
+
+
+def run(engine: str, case: str = "b", **figures: float) -> dict[str, Any]:
+    return {"case": case, "engine": engine, "round": 1, "figures": figures}
+
+
+def content(engines: dict[str, Any], runs: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    settings = {"model": SMOLLM2, "rounds": 1, "cases": "ab", **more.pop("settings", {})}
+    empty: dict[str, Any] = {"quality": {}, "absent": {}, "skipped": [], "rooflines": {}}
+    machine = {**MACHINE, "uncommitted_changes": False}
+    limits: dict[str, Any] = {"bandwidth": {}, "matmul": {}}
+    about = {name: {"versions": {}, "installed": "", **engine} for name, engine in engines.items()}
+    common = {"settings": settings, "machine": machine, "limits": limits, "engines": about, "runs": runs}
+    return {**empty, **common, **more}
+
+
+def rows_of(results: Results) -> list[str]:
+    return [line for line in ratio_section(results) if line.startswith(("| a", "| b"))]
+
+
+def test_ratio_is_against_the_best_peer_of_the_same_class() -> None:
+    engines = {"quire bf16": {"bits": 16}, "slow": {"bits": 16}, "fast": {"bits": 16}, "other": {"bits": 4}}
+    speeds = {"quire bf16": 300.0, "slow": 100.0, "fast": 200.0, "other": 900.0}
+    runs = [run(engine, prefill_tok_s=speed) for engine, speed in speeds.items()]
+    (row,) = rows_of(Results(content(engines, runs)))
+    assert row == "| b prefill tok/s | 16-bit | quire bf16 | 300 | fast | 200 | 1.50× | 1.20× | yes |"
+
+
+def test_a_goal_names_its_rival_and_the_best_peer_stands_beside_it() -> None:
+    """Of one stream in 4 bits 2.1 times llama.cpp is asked; a faster third engine is shown, and nothing asked against it."""
+    engines = {name: {"bits": 4} for name in ("quire stored", "llama.cpp Q4_1", "third")}
+    speeds = {"quire stored": 200.0, "llama.cpp Q4_1": 100.0, "third": 125.0}
+    runs = [run(engine, "a", decode_tok_s=speed) for engine, speed in speeds.items()]
+    results = Results(content(engines, runs))
+    assert [row.split(" | ", 4)[4] for row in rows_of(results)] == [
+        "third | 125 | 1.60× | – | – |",
+        "llama.cpp Q4_1 | 100 | 2.00× | 2.10× | **no** |",
+    ]
+    (missing,) = [line for line in ratio_section(results) if line.startswith("Asked and not measured")]
+    assert "a decode tok/s (4-bit, 1.70× onnxruntime-genai)" in missing
+    assert "2.10×" not in missing
+
+
+def test_shares_of_the_roofline_and_fixed_limits_are_goals_too() -> None:
+    engines = {"quire bf16": {"bits": 16}, "quire stored": {"bits": 4}}
+    runs = [run("quire bf16", "a", decode_tok_s=80.0), run("quire stored", "e", first_token_s=1.0)]
+    rooflines = {"16": {"a": {"decode_tok_s": 100.0}}}
+    section = list(ratio_section(Results(content(engines, runs, rooflines=rooflines))))
+    assert "| a decode tok/s | 16-bit | quire bf16 | 80.0 | the roofline | 100 | 0.80× | 0.75× | yes |" in section
+    assert "| e first token s | 4-bit | quire stored | 1.00 | a limit | 0.800 | 0.80× | 1.00× | **no** |" in section
+
+
+def write(path: Path, found: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(found))
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """What `--engines avx2`, `--model gemma` and a run of everything leave, in an order no page has."""
+    held = {"bits": 4, "instruction_set": "avx2"}
+    reference = {"perplexity": 20.0, "num_equal": [40]}
+    avx2 = content(
+        {"quire stored avx2": held, "llama.cpp Q4_1 avx2": held},
+        [run("quire stored avx2", "a", decode_tok_s=60.0), run("llama.cpp Q4_1 avx2", "a", decode_tok_s=50.0)],
+        rooflines={"4": {"a": {"decode_tok_s": 111.0}}},
+        quality={"transformers fp32": reference, "quire stored avx2": {"perplexity": 20.1, "num_equal": [40]}},
+        settings={"reference": "transformers fp32", "command": "python -m benchmarks.peers --engines avx2"},
+    )
+    gemma = content(
+        {"quire stored": {"bits": 4}, "llama.cpp Q4_K_M": {"bits": 4}},
+        [run("quire stored", prefill_tok_s=500.0), run("llama.cpp Q4_K_M", prefill_tok_s=100.0)],
+        absent={"vllm": "no gemma3-270m in its format"},
+        settings={"model": GEMMA},
+    )
+    everything = content(
+        {"quire stored": {"bits": 4}, "llama.cpp Q4_1": {"bits": 4}},
+        [run("quire stored", "a", decode_tok_s=90.0), run("llama.cpp Q4_1", "a", decode_tok_s=30.0)],
+        rooflines={"4": {"a": {"decode_tok_s": 222.0}}},
+    )
+    found = {"avx2": avx2, "gemma": gemma, "everything": everything}
+    return [write(tmp_path / f"{name}.json", value) for name, value in found.items()]
+
+
+def test_models_and_instruction_sets_are_not_compared_with_each_other(files: list[Path]) -> None:
+    first, *others = read_results(files)
+    assert rows_of(first) == [
+        "| a decode tok/s | 4-bit | quire stored | 90.0 | llama.cpp Q4_1 | 30.0 | 3.00× | 2.10× | yes |"
+    ]
+    assert {row for results in others for row in rows_of(results)} == {
+        "| a decode tok/s | 4-bit | quire stored avx2 | 60.0 | llama.cpp Q4_1 avx2 | 50.0 | 1.20× | 1.00× | yes |",
+        "| b prefill tok/s | 4-bit | quire stored | 500 | llama.cpp Q4_K_M | 100 | 5.00× | 4.00× | yes |",
+    }
+
+
+def test_the_page_has_a_section_of_each_with_its_own_shares_of_the_roofline(files: list[Path]) -> None:
+    first, *others = read_results(files)
+    page = "\n".join(render(first, others, [], [Path("r.json")]))
+    main, *sections = page.split("\n## smollm2, held to AVX2\n")
+    assert "| 4-bit | **quire stored** | 90.0 · 41% |" in main
+    assert "| 4-bit | **quire stored avx2** | 60.0 · 54% |" in sections[0]
+    assert "Repeat it: `python -m benchmarks.peers --engines avx2`." in sections[0]
+    assert "report r.json`" in main
+    assert "\n## gemma3-270m\n" in page
+    assert "- vllm could not be made ready: no gemma3-270m in its format" in page
+
+
+def test_perplexity_stands_beside_that_of_float32(files: list[Path]) -> None:
+    avx2 = next(results for results in read_results(files) if results.instruction_set == "avx2")
+    assert "| **quire stored avx2** | 20.100 | +0.50% | 40 |" in list(quality_section(avx2))
+
+
+def test_cases_of_several_runs_make_one_page_with_the_rooflines_of_their_own_runs(tmp_path: Path) -> None:
+    engines = {"quire bf16": {"bits": 16}}
+    rooflines = {"16": {"a": {"decode_tok_s": 1.0}, "b": {"prefill_tok_s": 2.0}}}
+    others = {"16": {"a": {"decode_tok_s": 3.0}, "b": {"prefill_tok_s": 4.0}}}
+    found = [
+        content(engines, [run("quire bf16", "a", decode_tok_s=1.0)], rooflines=rooflines),
+        content(engines, [run("quire bf16", "b", prefill_tok_s=1.0)], rooflines=others),
+    ]
+    (results,) = read_results([write(tmp_path / f"{index}.json", each) for index, each in enumerate(found)])
+    assert results.best_possible("a", "16", "decode_tok_s") == 1.0
+    assert results.best_possible("b", "16", "prefill_tok_s") == 4.0
