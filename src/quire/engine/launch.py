@@ -131,6 +131,7 @@ def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConf
         model=config.model,
         dtype=resolved.dtype,
         quantization=resolved.quantization,
+        keep_packed=resolved.packed_cache == "on",
         enforce_eager=resolved.enforce_eager,
         backend=resolved.backend,
         instruction_set=resolved.instruction_set,

@@ -30,7 +30,9 @@ class EncodeWorker:
         dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, dtype, checkpoint.config)
         with memory_for_loading():
-            self._model = load_encoder(checkpoint, dtype, ops, attention, config.quantization)
+            self._model = load_encoder(
+                checkpoint, dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
+            )
 
     @torch.inference_mode()
     def execute(self, plan: EncodePlan) -> EncodeResult:

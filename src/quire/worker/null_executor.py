@@ -25,7 +25,7 @@ def null_token(seed: int, position: int) -> int:
 class NullExecutor:
     """Keeps rows by sequence as a worker does; logprobs are not computed."""
 
-    def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
+    def __init__(self, config: WorkerConfig, checkpoint: Checkpoint | None = None) -> None:
         self.kv_cache_config: KVCacheConfig | None = None
         self._seeds: dict[int, int] = {}
         self._results: deque[StepResult] = deque()
@@ -59,7 +59,7 @@ NULL_VECTOR_SIZE = 16
 class NullEncodeExecutor:
     """Vectors of length 1 that count a text's token ids: equal texts have equal vectors."""
 
-    def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
+    def __init__(self, config: WorkerConfig, checkpoint: Checkpoint | None = None) -> None:
         self._results: deque[EncodeResult] = deque()
 
     def submit(self, plan: EncodePlan) -> None:

@@ -27,7 +27,9 @@ class Worker:
         self._dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, self._dtype, checkpoint.config)
         with memory_for_loading():
-            self._model = load_model(checkpoint, self._dtype, ops, attention, config.quantization)
+            self._model = load_model(
+                checkpoint, self._dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
+            )
         self._runner: ModelRunner | None = None
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
