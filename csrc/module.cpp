@@ -177,7 +177,7 @@ void dense_rows(Program* program, const std::string& isa, const DenseWeight& wei
 
 void pack_panels(const std::string& isa, uintptr_t memory, int64_t num_panels, int64_t num_units, int num_threads) {
     PackCall call{at<void>(memory), num_panels, num_units};
-    submit(nullptr, threads_for(num_panels * num_units * PANEL, num_threads), set_named(isa).pack_panels, call);
+    submit(nullptr, packing_threads(num_panels * num_units * PANEL, num_threads), set_named(isa).pack_panels, call);
 }
 
 void quantized_linear(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x,

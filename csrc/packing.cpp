@@ -1,5 +1,6 @@
 #include "packing.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <stdexcept>
@@ -13,8 +14,10 @@ namespace {
 constexpr int MOST_VALUES = 256;
 constexpr int MOST_GROUPS = 16;
 
+// Its codes are in `words` as a panel has them: four of 8 bits, or, of 4 bits, four in the lower halves of the bytes and the
+// next four in the upper halves.
 struct Block {
-    uint8_t codes[MOST_VALUES];
+    uint32_t words[MOST_VALUES / UNIT];
     uint16_t scale, minimum;
     uint8_t group_scale[MOST_GROUPS], group_minimum[MOST_GROUPS];
 };
@@ -48,33 +51,57 @@ void fifth_bits(const uint8_t* packed, uint8_t* codes) {
     for (int i = 0; i < 32; ++i) codes[i] |= ((packed[i / 8] >> (i % 8)) & 1) << 4;
 }
 
+uint8_t* codes_of_8_bits(Block& block) { return reinterpret_cast<uint8_t*>(block.words); }
+
+template <int NUM_CODES>
+void words_of_4_bits(const uint8_t* codes, Block& to) {
+    for (int i = 0; i < NUM_CODES / (2 * UNIT); ++i) {
+        uint32_t low, high;  // no code has more than the lower half of its byte
+        std::memcpy(&low, codes + i * 2 * UNIT, UNIT);
+        std::memcpy(&high, codes + (i * 2 + 1) * UNIT, UNIT);
+        to.words[i] = low | high << 4;
+    }
+}
+
+// 32 codes in 16 bytes, the second half of them in the upper halves: as `unpack` and `words_of_4_bits`, without the codes.
+void words_of_nibbles(const uint8_t* packed, Block& to) {
+    constexpr uint32_t LOWER = 0x0f0f0f0f;
+    uint32_t four[4];
+    std::memcpy(four, packed, sizeof four);
+    to.words[0] = (four[0] & LOWER) | (four[1] & LOWER) << 4;
+    to.words[1] = (four[2] & LOWER) | (four[3] & LOWER) << 4;
+    to.words[2] = (four[0] >> 4 & LOWER) | (four[1] & ~LOWER);
+    to.words[3] = (four[2] >> 4 & LOWER) | (four[3] & ~LOWER);
+}
+
 void q4_0(const uint8_t* from, Block& to) {
     to.scale = half(from);
-    unpack<4, 16, 16>(from + 2, to.codes);
+    words_of_nibbles(from + 2, to);
 }
 
 void q4_1(const uint8_t* from, Block& to) {
     to.scale = half(from);
     to.minimum = half(from + 2);
-    unpack<4, 16, 16>(from + 4, to.codes);
+    words_of_nibbles(from + 4, to);
 }
 
 void q5_0(const uint8_t* from, Block& to) {
     to.scale = half(from);
-    unpack<4, 16, 16>(from + 6, to.codes);
-    fifth_bits(from + 2, to.codes);
+    unpack<4, 16, 16>(from + 6, codes_of_8_bits(to));
+    fifth_bits(from + 2, codes_of_8_bits(to));
 }
 
 void q5_1(const uint8_t* from, Block& to) {
     to.scale = half(from);
     to.minimum = half(from + 2);
-    unpack<4, 16, 16>(from + 8, to.codes);
-    fifth_bits(from + 4, to.codes);
+    unpack<4, 16, 16>(from + 8, codes_of_8_bits(to));
+    fifth_bits(from + 4, codes_of_8_bits(to));
 }
 
 void q8_0(const uint8_t* from, Block& to) {
     to.scale = half(from);
-    for (int i = 0; i < 32; ++i) to.codes[i] = from[2 + i] ^ 0x80;
+    std::memcpy(to.words, from + 2, 32);
+    for (int i = 0; i < 8; ++i) to.words[i] ^= 0x80808080;
 }
 
 // Eight scales and minima of six bits in 12 bytes.
@@ -92,20 +119,22 @@ void k_scales(const uint8_t* from, Block& to) {
 
 void q4_k(const uint8_t* from, Block& to) {
     k_scales(from, to);
-    unpack<4, 32, 128>(from + 16, to.codes);
+    uint8_t codes[256];
+    unpack<4, 32, 128>(from + 16, codes);
+    words_of_4_bits<256>(codes, to);
 }
 
 void q5_k(const uint8_t* from, Block& to) {
     k_scales(from, to);
-    unpack<4, 32, 128>(from + 48, to.codes);
-    unpack<1, 32, 32, 4>(from + 16, to.codes);
+    unpack<4, 32, 128>(from + 48, codes_of_8_bits(to));
+    unpack<1, 32, 32, 4>(from + 16, codes_of_8_bits(to));
 }
 
 void q6_k(const uint8_t* from, Block& to) {
     to.scale = half(from + 208);
     std::memcpy(to.group_scale, from + 192, 16);
-    unpack<4, 64, 128>(from, to.codes);
-    unpack<2, 32, 64, 4>(from + 128, to.codes);
+    unpack<4, 64, 128>(from, codes_of_8_bits(to));
+    unpack<2, 32, 64, 4>(from + 128, codes_of_8_bits(to));
 }
 
 constexpr Type TYPES[] = {
@@ -124,20 +153,9 @@ bool finite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 
 // One block of one output to its places in the panel.
 void place(const Type& type, const Block& block, int64_t number, int output, uint8_t* panel, int64_t header_offset) {
-    int num_quads = type.num_values / UNIT;
-    if (type.bits == 4) {
-        uint8_t* to = panel + number * (num_quads / 2) * PANEL * UNIT + output * UNIT;
-        for (int pair = 0; pair < num_quads / 2; ++pair, to += PANEL * UNIT) {
-            uint32_t low, high;  // no code has more than the lower half of its byte
-            std::memcpy(&low, block.codes + pair * 2 * UNIT, UNIT);
-            std::memcpy(&high, block.codes + (pair * 2 + 1) * UNIT, UNIT);
-            low |= high << 4;
-            std::memcpy(to, &low, UNIT);
-        }
-    } else {
-        uint8_t* to = panel + number * num_quads * PANEL * UNIT + output * UNIT;
-        for (int quad = 0; quad < num_quads; ++quad, to += PANEL * UNIT) std::memcpy(to, block.codes + quad * UNIT, UNIT);
-    }
+    int num_words = type.num_values * type.bits / 8 / UNIT;
+    uint8_t* to = panel + number * num_words * PANEL * UNIT + output * UNIT;
+    for (int word = 0; word < num_words; ++word, to += PANEL * UNIT) std::memcpy(to, block.words + word, UNIT);
     int kinds = type.has_minimum ? 2 : 1;
     uint8_t* header = panel + header_offset + number * (2 + type.num_groups) * PANEL * kinds;
     std::memcpy(header + 2 * output, &block.scale, 2);
@@ -151,11 +169,15 @@ void place(const Type& type, const Block& block, int64_t number, int output, uin
 
 }  // namespace
 
+int packing_threads(int64_t num_values, int num_threads) {
+    return static_cast<int>(std::clamp<int64_t>(num_values / (int64_t{4} << 20), 1, num_threads));
+}
+
 bool pack_blocks(const std::string& name, const BlockRows& from, const Panels& to, int num_threads) {
     const Type& type = type_named(name);
     std::atomic<bool> all_finite{true};
     int64_t num_panels = (from.num_rows + PANEL - 1) / PANEL;
-    run_on_team(num_threads, [&](const Team& team) {
+    run_on_team(packing_threads(from.num_rows * from.num_blocks * type.num_values, num_threads), [&](const Team& team) {
         for (int64_t panel; (panel = team.take()) < num_panels;) {
             uint8_t* memory = to.memory + panel * to.panel_bytes;
             if ((panel + 1) * PANEL > from.num_rows) std::memset(memory, 0, to.panel_bytes);

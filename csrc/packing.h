@@ -19,6 +19,10 @@ struct Panels {
     int64_t panel_bytes, header_offset;
 };
 
+// A thread for every four million values, which are some milliseconds: for less, waiting for one that has lost its core costs
+// more than it takes over.
+int packing_threads(int64_t num_values, int num_threads);
+
 // Whether all scales and minima are finite. `type` is one of GGUF's names; others are refused with std::invalid_argument.
 bool pack_blocks(const std::string& type, const BlockRows& from, const Panels& to, int num_threads);
 

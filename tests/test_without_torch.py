@@ -36,6 +36,12 @@ import quire.worker.executor, quire.worker.null_executor
 assert "torch" not in sys.modules
 """
 
+RUN_LEAN = """
+import quire.engine.llm, quire.worker.uniproc_executor, quire.kernels.cpu_ops, quire.attention.cpu_backend
+loaded = {"torch", "jinja2", "llguidance", "tqdm", "fastapi", "pydantic"} & set(sys.modules)
+assert not loaded, f"an engine that starts loads {loaded}"
+"""
+
 RUN_TESTS = """
 import pytest
 raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not nightly", "tests/cache", "tests/scheduler", "tests/plan"]))
@@ -100,6 +106,11 @@ def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_control_imports() -> None:
     done = run_without_torch(IMPORT_CONTROL)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_engine_that_starts_loads_only_what_the_first_token_needs() -> None:
+    done = run_without_torch(RUN_LEAN)
     assert done.returncode == 0, done.stderr
 
 

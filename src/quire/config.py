@@ -13,6 +13,7 @@ from quire.errors import InvalidRequestError
 Task = Literal["generate", "embed"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 Backend = Literal["auto", "cpu", "torch", "reference"]
+PackedCache = Literal["auto", "on", "off"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 EvictionPolicyName = Literal["lru", "lfu"]
 
@@ -74,6 +75,12 @@ class EngineConfig:
         "lru", "which cached block goes first", choices=get_args(EvictionPolicyName)
     )
     enable_chunked_prefill: bool = knob(True, "split long prompts over steps so that decodes never wait for them")
+    packed_cache: PackedCache = knob(
+        "auto",
+        "keep weights on disk as the kernels read them, under QUIRE_CACHE, so that the next start need not convert them"
+        " (auto: where converting takes longer than reading)",
+        choices=get_args(PackedCache),
+    )
     enforce_eager: bool = knob(False, "every step goes through Python: nothing is recorded and run as a program")
     backend: Backend = knob(
         "auto",
@@ -200,6 +207,8 @@ class WorkerConfig:
     model: str
     dtype: Literal["float32", "bfloat16", "float16"]
     quantization: Quantization = "none"
+    keep_packed: bool = False
+    """Linear weights are read from quire's cache where they are there, and put there where they are not."""
     enforce_eager: bool = False
     backend: Literal["cpu", "torch", "reference"]
     instruction_set: str | None = None

@@ -18,6 +18,7 @@ EXAMPLES: dict[str, tuple[list[str], Any]] = {
     "max_model_len": (["--max-model-len", "99"], 99),
     "block_size": (["--block-size", "8"], 8),
     "quantization": (["--quantization", "stored"], "stored"),
+    "packed_cache": (["--packed-cache", "off"], "off"),
     "enforce_eager": (["--enforce-eager"], True),
     "num_blocks": (["--num-blocks", "50"], 50),
     "memory_utilization": (["--memory-utilization", "0.5"], 0.5),

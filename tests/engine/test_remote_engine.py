@@ -25,7 +25,7 @@ from quire.engine.engine_process import EngineService
 from quire.engine.heartbeat import Heartbeat
 from quire.engine.input_processor import InputProcessor
 from quire.engine.launch import launch
-from quire.engine.remote_engine import ClientFiles, RemoteEngine
+from quire.engine.remote_engine import ClientFiles, FinishFiles, RemoteEngine
 from quire.errors import EngineDeadError, InvalidRequestError
 
 PATIENCE_MS = 20_000
@@ -55,7 +55,7 @@ def run(model: Path, directory: Path, body: Body, executor: str = "null") -> Non
 
     async def main() -> None:
         connection = RemoteEngine(
-            addresses, 0, engine_read, lambda info: ClientFiles(launched.tokenizer, launched.inputs)
+            addresses, 0, engine_read, lambda: lambda info: ClientFiles(launched.tokenizer, launched.inputs)
         )
         try:
             async with asyncio.timeout(60):
@@ -232,9 +232,9 @@ def test_a_request_waits_for_its_client_once_the_engine_is_loaded(tiny_llama: Pa
     async def body(llm: AsyncLLM, service: EngineService) -> None:
         may_read = threading.Event()
 
-        def read_late(_: object) -> ClientFiles:
+        def read_late() -> FinishFiles:
             assert may_read.wait(PATIENCE_MS / 1000)
-            return ClientFiles(llm.tokenizer, InputProcessor(llm.tokenizer, checkpoint.config, 100, 0))
+            return lambda _: ClientFiles(llm.tokenizer, InputProcessor(llm.tokenizer, checkpoint.config, 100, 0))
 
         checkpoint = open_checkpoint(str(tiny_llama), with_weights=False)
         engine_read, engine_end = os.pipe()

@@ -18,6 +18,7 @@ from quire.plan.resolved_config import ResolvedConfig
 GIVEN: dict[str, Any] = {
     "dtype": "float32",
     "quantization": "none",
+    "packed_cache": "on",
     "backend": "cpu",
     "instruction_set": "portable",
     "max_model_len": 1024,
@@ -83,6 +84,37 @@ def test_stored_bits_that_are_not_there_or_cannot_be_multiplied_are_refused(
     model = replace(smollm2_config, quantized_bytes=97_000_000 if quantized else None)
     with pytest.raises(InvalidRequestError, match=r"not stored in few bits|backend torch has no kernels"):
         resolve(EngineConfig(quantization="stored", backend=backend), model, machine)
+
+
+@pytest.mark.parametrize(
+    ("asked", "quantized", "expected"),
+    [
+        ({"quantization": "int8"}, False, True),
+        ({"quantization": "int4"}, True, True),
+        ({"dtype": "bfloat16"}, True, True),
+        ({"dtype": "bfloat16"}, False, False),
+        ({}, True, False),
+        ({"packed_cache": "on"}, True, True),
+        ({"quantization": "int4", "packed_cache": "off"}, True, False),
+        ({"backend": "torch"}, True, False),
+    ],
+)
+def test_packed_weights_are_kept_where_making_them_takes_longer_than_reading_them(
+    smollm2_config: ModelConfig, machine: Machine, asked: Any, quantized: bool, expected: bool
+) -> None:
+    model = smollm2_config if quantized else replace(smollm2_config, quantized_bytes=None)
+    config = resolve(EngineConfig(**asked), model, machine)
+    assert config.packed_cache == ("on" if expected else "off")
+
+
+def test_small_models_are_packed_each_time(smollm2_config: ModelConfig, machine: Machine) -> None:
+    small = replace(smollm2_config, vocab_size=1000, layers=smollm2_config.layers[:4], num_layers=4)
+    assert resolve(EngineConfig(quantization="int8"), small, machine).packed_cache == "off"
+
+
+def test_a_backend_without_packed_weights_keeps_none(smollm2_config: ModelConfig, machine: Machine) -> None:
+    with pytest.raises(InvalidRequestError, match="choose backend cpu"):
+        resolve(EngineConfig(backend="torch", packed_cache="on"), smollm2_config, machine)
 
 
 def test_the_scheduler_gets_its_knobs(smollm2_config: ModelConfig, machine: Machine) -> None:

@@ -22,6 +22,8 @@ class FloatWeight:
 
     values: torch.Tensor
 
+    name: str = "weight"
+
     @property
     def num_outputs(self) -> int:
         return self.values.shape[0]
@@ -29,6 +31,9 @@ class FloatWeight:
     @property
     def num_inputs(self) -> int:
         return self.values.shape[1]
+
+    def pass_over(self) -> None:
+        raise AssertionError("it is to be read")
 
     def fill(self, destination: Any) -> None:
         tensors = Arrays() if isinstance(destination, Array) else TorchTensors()
@@ -51,6 +56,8 @@ class CodedWeight:
 
     stored: QuantizedRows
 
+    name: str = "weight"
+
     @property
     def num_outputs(self) -> int:
         return self.stored.codes.shape[0]
@@ -58,6 +65,9 @@ class CodedWeight:
     @property
     def num_inputs(self) -> int:
         return self.stored.codes.shape[1]
+
+    def pass_over(self) -> None:
+        raise AssertionError("it is to be read")
 
     def fill(self, destination: Any) -> None:
         raise AssertionError("it is read as it is stored")

@@ -9,7 +9,8 @@ from pathlib import Path
 def cache_dir() -> Path:
     """QUIRE_CACHE, or `quire` under the user's XDG cache directory. May not exist yet.
 
-    `models/` holds the built-in models, `tokenizers/` the tokenizers rebuilt from GGUF files.
+    `models/` holds the built-in models, `tokenizers/` the tokenizers rebuilt from GGUF files,
+    `packed/` weights as the kernels read them.
     """
     chosen = os.environ.get("QUIRE_CACHE")
     if chosen:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 from quire.checkpoint.families import gguf_weights, read_config, read_gguf_config
@@ -40,6 +41,9 @@ class Checkpoint(Protocol):
     @property
     def num_bytes_on_disk(self) -> int:
         """Size of the weight files."""
+
+    @property
+    def weight_files(self) -> Sequence[Path]: ...
 
     def open_weights(self) -> WeightSource:
         """The caller closes it. Raises CheckpointError."""
@@ -78,6 +82,10 @@ class GGUFCheckpoint:
     def num_bytes_on_disk(self) -> int:
         return self._path.stat().st_size
 
+    @property
+    def weight_files(self) -> Sequence[Path]:
+        return [self._path]
+
     def open_weights(self) -> WeightSource:
         """Hands over the file that is open already (its metadata are large); asked again, opens it again."""
         file, self._file = self._file or GGUFFile(self._path), None
@@ -111,6 +119,10 @@ class DirectoryCheckpoint:
     @property
     def num_bytes_on_disk(self) -> int:
         return sum(path.stat().st_size for path in self._weights)
+
+    @property
+    def weight_files(self) -> Sequence[Path]:
+        return self._weights
 
     def open_weights(self) -> WeightSource:
         return SafetensorsFiles(self._weights)

@@ -98,7 +98,7 @@ def _rebuild_sentencepiece(metadata: Metadata, tokens: Sequence[str], source: st
         unk_token=None if unknown is None else pieces[unknown],
         add_space_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
     )
-    return serialize(tokenizer, compact=True)
+    return serialize(tokenizer)
 
 
 def _array(metadata: Metadata, name: str, source: str, *, length: int | None = None) -> Sequence[Any]:

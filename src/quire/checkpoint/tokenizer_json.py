@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from quire.errors import UnsupportedModelError
 
@@ -121,11 +122,9 @@ def merges_from_scores(pieces: Sequence[str], scores: Mapping[int, float]) -> li
     return [[left, right] for *_, left, right in ranked]
 
 
-def serialize(tokenizer: Mapping[str, Any], *, compact: bool = False) -> bytes:
-    """As the tokenizers library writes it, so that an original file is rebuilt byte for byte; compact where none is."""
-    if compact:
-        return json.dumps(tokenizer, separators=(",", ":"), ensure_ascii=False).encode()
-    return json.dumps(tokenizer, indent=2, ensure_ascii=False).encode()
+def serialize(tokenizer: Mapping[str, Any]) -> bytes:
+    """In the order of the tokenizers library, without its white space, which would take twenty times as long to write."""
+    return msgspec.json.encode(tokenizer)
 
 
 def _tokenizer_json(

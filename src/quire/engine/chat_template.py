@@ -6,10 +6,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import Template
-
-from quire.engine.template_budget import TemplateLimits
-from quire.engine.template_sandbox import compile_template, render_template
+from quire.core.places import load_place
+from quire.engine.template_limits import TemplateLimits
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import ChatTemplateError, InvalidRequestError
 
@@ -30,6 +28,10 @@ RESERVED_NAMES = frozenset(
     }
 )
 """What chat_template_kwargs may not replace."""
+
+COMPILE_TEMPLATE = "quire.engine.template_sandbox:compile_template"
+RENDER_TEMPLATE = "quire.engine.template_sandbox:render_template"
+"""Named by string: jinja2 is loaded with the first conversation, not with the engine."""
 
 MAX_INPUT_DEPTH = 64
 _CONTINUE_HERE = "\ue000quire:continue\ue001"
@@ -108,16 +110,17 @@ def _render(source: str, variables: Mapping[str, Any], limits: TemplateLimits) -
     except Exception as error:
         raise ChatTemplateError(f"The chat template could not be compiled ({_reason(error)}); correct it.") from error
     try:
-        return render_template(template, variables, limits)
+        text: str = load_place(RENDER_TEMPLATE)(template, variables, limits)
     except Exception as error:
         raise ChatTemplateError(
             f"The chat template failed ({_reason(error)}); check that it fits these messages and fields."
         ) from error
+    return text
 
 
 @functools.lru_cache(maxsize=64)
-def _compile(source: str) -> Template:
-    return compile_template(source)
+def _compile(source: str) -> Any:
+    return load_place(COMPILE_TEMPLATE)(source)
 
 
 def _reason(error: Exception) -> str:

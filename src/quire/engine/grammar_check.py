@@ -15,7 +15,7 @@ import msgspec
 
 from quire.core.sampling_rules import shown
 from quire.core.structured_outputs import StructuredOutputs
-from quire.engine.grammar_child import (
+from quire.engine.grammar_frames import (
     LENGTH,
     GrammarAnswer,
     GrammarQuestion,

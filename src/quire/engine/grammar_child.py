@@ -1,9 +1,8 @@
 """The process that tries a grammar before an engine does: `python -m quire.engine.grammar_child`.
 
 Compiling what a stranger wrote may take any time and memory, so it happens here, where it may fail, hang or be killed.
-Frames over stdin and stdout are msgpack after a length of 4 bytes: first a `GrammarVocabulary`, answered by an empty
-`GrammarAnswer`, then one `GrammarQuestion` and one `GrammarAnswer` in turn. A vocabulary matters only by its special
-tokens, which grammars may name.
+What is said over stdin and stdout is in grammar_frames.py. A vocabulary matters only by its special tokens, which
+grammars may name.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import re
 import resource
 import signal
-import struct
 import sys
 import threading
 from typing import IO, Any
@@ -21,7 +19,14 @@ from typing import IO, Any
 import llguidance
 import msgspec
 
-from quire.core.structured_outputs import MAX_LEXER_STATES, Kind
+from quire.core.structured_outputs import MAX_LEXER_STATES
+from quire.engine.grammar_frames import (
+    GrammarAnswer,
+    GrammarQuestion,
+    GrammarVocabulary,
+    read_frame,
+    write_frame,
+)
 
 MEMORY_LIMIT = 512 * 2**20
 """Bytes the process may take beyond what it starts with."""
@@ -32,7 +37,6 @@ STACK_SIZE = 2 * 2**20
 NUM_TRIED_BYTES = 32
 SPREAD = 7919
 """Far from one choice to the next."""
-LENGTH = struct.Struct("<I")
 
 JSON_OPTIONS = {
     # A model that may write whitespace without end often does. One space after a comma or colon is what most write.
@@ -60,25 +64,6 @@ _KEYWORDS_OF_COMPLAINTS = (
     ("an $id beside $ref", "$id"),
 )
 """What llguidance complains of, and the keywords that may be meant where the complaint does not name it."""
-
-
-class GrammarVocabulary(msgspec.Struct, frozen=True):
-    vocab_size: int
-    special_tokens: dict[int, str]
-    eos_token_ids: list[int]
-
-
-class GrammarQuestion(msgspec.Struct, frozen=True):
-    kind: Kind
-    source: str
-
-
-class GrammarAnswer(msgspec.Struct, frozen=True):
-    """`grammar` is what llguidance compiles; without one, `refusal` says why, and `keywords` name what in a schema."""
-
-    grammar: str = ""
-    refusal: str = ""
-    keywords: list[str] = []
 
 
 class _ByteVocabulary:
@@ -212,20 +197,6 @@ def _keywords(complaint: str, source: str) -> list[str]:
 def _first_words(text: str) -> str:
     """What a person needs of an error: its text before llguidance's dump of its own state."""
     return " ".join(re.split(r"<state>|<non-verbose/>|<backtrace>", text)[0].split())[:200]
-
-
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """None at the end of the stream."""
-    head = stream.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    return stream.read(LENGTH.unpack(head)[0])
-
-
-def write_frame(stream: IO[bytes], message: msgspec.Struct) -> None:
-    data = msgspec.msgpack.encode(message)
-    stream.write(LENGTH.pack(len(data)) + data)
-    stream.flush()
 
 
 def _limit_memory() -> None:

@@ -14,6 +14,9 @@ from quire.core.stats import EngineStats
 from quire.core.wire import EngineState, EngineStatus
 
 INTERVAL_S = 0.2
+NEWS_INTERVAL_S = 0.02
+NEWS_S = 5.0
+"""So long after a change of state it beats faster: clients whose sockets connect meanwhile did not hear of it."""
 
 
 class Heartbeat:
@@ -31,12 +34,14 @@ class Heartbeat:
         self._socket.bind(address)
         self._stopping = threading.Event()
         self._changed = threading.Event()
+        self._change_time = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="quire-heartbeat", daemon=True)
         self._thread.start()
 
     def enter(self, state: EngineState) -> None:
         """Tell at once."""
         self.state = state
+        self._change_time = time.monotonic()
         self._changed.set()
 
     def stop(self) -> None:
@@ -46,7 +51,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._changed.wait(INTERVAL_S)
+            is_news = time.monotonic() < self._change_time + NEWS_S
+            self._changed.wait(NEWS_INTERVAL_S if is_news else INTERVAL_S)
             self._changed.clear()
             self._socket.send(self._frames.encode(self._status()), zmq.NOBLOCK)
         self._socket.close(linger=200)

@@ -105,7 +105,7 @@ def _log_to_stderr_unless_configured() -> None:
 def _generating_engine(
     executor_name: str, worker: WorkerConfig, resolved: ResolvedConfig, checkpoint: Checkpoint
 ) -> Engine:
-    executor = make_executor(executor_name, worker)
+    executor = make_executor(executor_name, worker, checkpoint)
     executor.allocate_kv_cache(resolved.kv_cache)
     scheduler = Scheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
     return Engine(scheduler, executor, resolved.scheduler.num_steps_in_flight)
@@ -114,7 +114,7 @@ def _generating_engine(
 def _embedding_engine(
     executor_name: str, worker: WorkerConfig, resolved: ResolvedConfig, checkpoint: Checkpoint
 ) -> EncodeEngine:
-    executor = make_encode_executor(executor_name, worker)
+    executor = make_encode_executor(executor_name, worker, checkpoint)
     scheduler = EncodeScheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
     return EncodeEngine(scheduler, executor, resolved.scheduler.num_steps_in_flight)
 
@@ -131,6 +131,7 @@ def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConf
         model=config.model,
         dtype=resolved.dtype,
         quantization=resolved.quantization,
+        keep_packed=resolved.packed_cache == "on",
         enforce_eager=resolved.enforce_eager,
         backend=resolved.backend,
         instruction_set=resolved.instruction_set,

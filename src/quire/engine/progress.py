@@ -6,29 +6,26 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tqdm import tqdm
-
 from quire.core.embedding import PoolingRequestOutput
 from quire.core.outputs import RequestOutput
+from quire.core.places import load_place
+
+TQDM = "tqdm:tqdm"
+"""Named by string: loaded with the first line that is shown."""
 
 
 class Progress:
     """Counts finished prompts and estimates tokens per second. `enabled` may be a tqdm-like factory."""
 
     def __init__(self, num_prompts: int, enabled: bool | Callable[..., Any]) -> None:
-        factory = enabled if callable(enabled) else tqdm
-        self._bar = factory(
-            total=num_prompts,
-            desc="Processed prompts",
-            disable=not enabled,
-            dynamic_ncols=True,
-            postfix="est. speed input: 0.0 toks/s, output: 0.0 toks/s",
-        )
+        self._bar = _make_bar(num_prompts, enabled if callable(enabled) else load_place(TQDM)) if enabled else None
         self._start = time.perf_counter()
         self._num_input_tokens = 0
         self._num_output_tokens = 0
 
     def finished(self, output: RequestOutput | PoolingRequestOutput) -> None:
+        if self._bar is None:
+            return
         self._num_input_tokens += len(output.prompt_token_ids)
         if isinstance(output, RequestOutput):
             self._num_output_tokens += sum(len(sample.token_ids) for sample in output.outputs)
@@ -40,4 +37,14 @@ class Progress:
         self._bar.update(1)
 
     def close(self) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _make_bar(num_prompts: int, factory: Callable[..., Any]) -> Any:
+    return factory(
+        total=num_prompts,
+        desc="Processed prompts",
+        dynamic_ncols=True,
+        postfix="est. speed input: 0.0 toks/s, output: 0.0 toks/s",
+    )

@@ -65,6 +65,11 @@ class ClientFiles:
     inputs: InputProcessor
 
 
+FinishFiles = Callable[[EngineInfo], ClientFiles]
+ReadFiles = Callable[[], FinishFiles]
+"""The files can be read while the engine loads, what they are used for needs its info."""
+
+
 class RemoteEngine:
     """Requests are sent from the event loop, without waiting; a thread of its own reads what comes back."""
 
@@ -73,7 +78,7 @@ class RemoteEngine:
         addresses: EngineAddresses,
         client: int,
         engine_fd: int,
-        read_files: Callable[[EngineInfo], ClientFiles],
+        read_files: ReadFiles,
     ) -> None:
         self._client = client
         self._read_files = read_files
@@ -82,6 +87,7 @@ class RemoteEngine:
         self._requests = PendingRequests()
         self._calls = PendingCalls()
         self._files: ClientFiles | None = None
+        self._finish_files: FinishFiles | None = None
         self.status: EngineStatus | None = None
         self._status_time = time.monotonic()
         self._view_listener: ViewListener | None = None
@@ -205,9 +211,13 @@ class RemoteEngine:
     def _take_status(self, status: EngineStatus) -> None:
         self.status = status
         self._status_time = time.monotonic()
+        if status.state == "loading" and self._finish_files is None:
+            # The engine reads them too, and says what is wrong with them; here they are then read once more.
+            with contextlib.suppress(Exception):
+                self._finish_files = self._read_files()
         if status.info is not None and self._files is None:
             try:
-                files = self._read_files(status.info)
+                files = (self._finish_files or self._read_files())(status.info)
             except Exception:
                 logger.exception("The tokenizer could not be read.")
                 self._die("The tokenizer could not be read; the server's log has the reason.")

@@ -32,7 +32,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from quire.engine.template_budget import TemplateBudget, TemplateLimitError, TemplateLimits
+from quire.engine.template_budget import TemplateBudget, TemplateLimitError
+from quire.engine.template_limits import TemplateLimits
 
 MAX_SOURCE_CHARS = 200_000
 MAX_INT_BITS = 100_000

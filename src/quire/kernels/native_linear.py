@@ -39,12 +39,15 @@ class DensePanels:
 def empty_dense(num_outputs: int, num_inputs: int, dtype: DType) -> DensePanels:
     """Memory for a weight, to be filled row by row before `pack_`; what is padding is zero."""
     assert dtype in NATIVE_DTYPES
-    whole_units = -(-num_inputs // per_unit(dtype)) * per_unit(dtype)
-    whole_panels = -(-num_outputs // PANEL) * PANEL
-    memory = empty_weight((whole_panels, whole_units), dtype)
+    memory = empty_weight(dense_shape(num_outputs, num_inputs, dtype), dtype)
     memory.stored[num_outputs:] = 0
     memory.stored[:, num_inputs:] = 0
     return DensePanels(memory, num_outputs, num_inputs)
+
+
+def dense_shape(num_outputs: int, num_inputs: int, dtype: DType) -> tuple[int, int]:
+    """Of a weight's memory: whole panels, whole units."""
+    return -(-num_outputs // PANEL) * PANEL, -(-num_inputs // per_unit(dtype)) * per_unit(dtype)
 
 
 def pack_(weight: DensePanels) -> DensePanels:

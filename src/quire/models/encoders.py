@@ -22,6 +22,9 @@ def load_encoder(
     ops: Ops,
     attention: AttentionBackend,
     quantization: Quantization = "none",
+    *,
+    keep_packed: bool = False,
 ) -> Encoder:
     """Raises CheckpointError where files and config do not fit together."""
-    return load_family(ENCODERS[checkpoint.config.family], checkpoint, dtype, ops, attention, quantization)
+    family = ENCODERS[checkpoint.config.family]
+    return load_family(family, checkpoint, dtype, ops, attention, quantization, keep_packed=keep_packed)

@@ -13,7 +13,6 @@ from quire.attention.backend import AttentionBackend, AttentionShape
 from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.model_config import ModelConfig, RopeConfig, StoredRopeScaling
 from quire.checkpoint.quantized import QuantizedRows
-from quire.core.quantization import Quantization
 from quire.kernels.ops import Ops
 from quire.layers.attention import Attention, QKNorm
 from quire.layers.embedding import Embedding
@@ -23,8 +22,7 @@ from quire.layers.mlp import MLP, GatedMLP
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rope import RotaryEmbedding
 from quire.models.loader import WeightLoader
-from quire.quantization.method import DenseTable
-from quire.quantization.select import select_method
+from quire.quantization.method import DenseTable, QuantMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +30,25 @@ class LoadedTensor:
     """A StoredWeight."""
 
     _loader: WeightLoader
-    _name: str
+    name: str
     num_outputs: int
     num_inputs: int
     _transposed: bool
 
+    def pass_over(self) -> None:
+        self._loader.pass_over(self.name)
+
     def fill(self, destination: Any) -> None:
-        self._loader.fill(destination, self._name, transposed=self._transposed)
+        self._loader.fill(destination, self.name, transposed=self._transposed)
 
     def floats(self, num_rows: int) -> Iterator[npt.NDArray[np.float32]]:
-        return self._loader.float_rows(self._name, num_rows, transposed=self._transposed)
+        return self._loader.float_rows(self.name, num_rows, transposed=self._transposed)
 
     def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
-        return self._loader.blocks(self._name, fill, transposed=self._transposed)
+        return self._loader.blocks(self.name, fill, transposed=self._transposed)
 
     def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
-        return self._loader.quantized(self._name, num_rows, transposed=self._transposed)
+        return self._loader.quantized(self.name, num_rows, transposed=self._transposed)
 
 
 class ModelParts:
@@ -62,8 +63,8 @@ class ModelParts:
         loader: WeightLoader,
         ops: Ops,
         backend: AttentionBackend,
+        method: QuantMethod,
         *,
-        quantization: Quantization = "none",
         transposed: bool = False,
         norm_offset: float = 0.0,
     ) -> None:
@@ -71,7 +72,7 @@ class ModelParts:
         self._loader = loader
         self._ops = ops
         self._backend = backend
-        self._method = select_method(ops, loader.dtype, quantization)
+        self._method = method
         self._transposed = transposed
         self._norm_offset = norm_offset
         self._ropes: list[RopeConfig] = list(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,6 +16,9 @@ from quire.kernels.ops import Ops
 from quire.models import gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
 from quire.models.loader import WeightLoader
 from quire.models.parts import ModelParts
+from quire.quantization.kept import kept_weights
+from quire.quantization.method import QuantMethod
+from quire.quantization.select import select_method, select_packed_method
 
 
 class Model(Protocol):
@@ -73,9 +76,12 @@ def load_model(
     ops: Ops,
     attention: AttentionBackend,
     quantization: Quantization = "none",
+    *,
+    keep_packed: bool = False,
 ) -> Model:
     """A decoder. Raises CheckpointError where files and config do not fit together."""
-    return load_family(FAMILIES[checkpoint.config.family], checkpoint, dtype, ops, attention, quantization)
+    family = FAMILIES[checkpoint.config.family]
+    return load_family(family, checkpoint, dtype, ops, attention, quantization, keep_packed=keep_packed)
 
 
 def load_family(
@@ -85,15 +91,21 @@ def load_family(
     ops: Ops,
     attention: AttentionBackend,
     quantization: Quantization,
+    *,
+    keep_packed: bool,
 ) -> Kind:
-    with closing(checkpoint.open_weights()) as source:
+    """`keep_packed`: linear weights come from quire's cache where they are there, and go there where they are not."""
+    weights: AbstractContextManager[QuantMethod] = nullcontext(select_method(ops, dtype, quantization))
+    if keep_packed:
+        weights = kept_weights(select_packed_method(quantization), checkpoint, dtype, quantization)
+    with closing(checkpoint.open_weights()) as source, weights as method:
         loader = WeightLoader(source, checkpoint.name, ops.tensors, dtype, family.prefix)
         parts = ModelParts(
             checkpoint.config,
             loader,
             ops,
             attention,
-            quantization=quantization,
+            method,
             transposed=family.transposed,
             norm_offset=family.norm_offset,
         )

@@ -13,6 +13,10 @@ from quire.plan.dtype import ResolvedDType
 from quire.plan.machine import Machine
 
 ResolvedBackend = Literal["cpu", "torch", "reference"]
+ResolvedPackedCache = Literal["on", "off"]
+
+FEW_PARAMETERS = 30_000_000
+"""Fewer are converted within the time that a start takes anyway."""
 
 
 def choose_backend(
@@ -83,6 +87,32 @@ def check_quantization(
         raise InvalidRequestError(
             f"quantization {quantization} cannot be used: {lacking}.", field="quantization", value=quantization
         )
+
+
+def choose_packed_cache(
+    config: EngineConfig, model: ModelConfig, quantization: Quantization, backend: ResolvedBackend
+) -> tuple[ResolvedPackedCache, str | None]:
+    """`on` where making packed weights takes longer than reading them, with the reason; as asked, if so.
+
+    Raises InvalidRequestError for a cache of a backend that packs nothing.
+    """
+    if config.packed_cache == "on" and backend != "cpu":
+        raise InvalidRequestError(
+            f"packed_cache on cannot be used: backend {backend} packs no weights; choose backend cpu.",
+            field="packed_cache",
+            value="on",
+        )
+    if config.packed_cache != "auto":
+        return config.packed_cache, None
+    if backend != "cpu":
+        return "off", f"packed_cache off: backend {backend} packs no weights."
+    if model.num_parameters() < FEW_PARAMETERS:
+        return "off", "packed_cache off: so few weights are converted in no time."
+    if quantization in ("int8", "int4"):
+        return "on", f"packed_cache on: rounding to {quantization} takes longer than reading what it made."
+    if quantization == "none" and model.quantized_bytes is not None:
+        return "on", "packed_cache on: making floats of the checkpoint's few bits takes longer than reading them."
+    return "off", "packed_cache off: packing these weights takes hardly longer than reading them packed."
 
 
 def _native_lack(model: ModelConfig, machine: Machine, dtype: ResolvedDType) -> str | None:

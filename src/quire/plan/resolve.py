@@ -11,9 +11,11 @@ from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModelError
 from quire.plan.backend import (
     ResolvedBackend,
+    ResolvedPackedCache,
     check_quantization,
     choose_backend,
     choose_instruction_set,
+    choose_packed_cache,
     choose_quantization,
 )
 from quire.plan.dtype import ResolvedDType, choose_dtype
@@ -75,6 +77,7 @@ class _Resolver:
             task=task,
             dtype=dtype,
             quantization=self.quantization,
+            packed_cache=self._packed_cache(backend),
             enforce_eager=self.config.enforce_eager,
             max_model_len=demand.max_model_len,
             kv_cache=kv_cache,
@@ -119,6 +122,12 @@ class _Resolver:
         if reason is not None:
             self.reasons.append(reason)
         return instruction_set
+
+    def _packed_cache(self, backend: ResolvedBackend) -> ResolvedPackedCache:
+        packed_cache, reason = choose_packed_cache(self.config, self.model, self.quantization, backend)
+        if reason is not None:
+            self.reasons.append(reason)
+        return packed_cache
 
     def _num_threads(self) -> int:
         if self.config.num_threads is not None:

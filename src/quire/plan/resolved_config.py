@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from quire.config import SchedulerConfig, Task
 from quire.core.kv_layout import KVCacheConfig, num_blocks_per_sequence
 from quire.core.quantization import Quantization
-from quire.plan.backend import ResolvedBackend
+from quire.plan.backend import ResolvedBackend, ResolvedPackedCache
 from quire.plan.dtype import ResolvedDType
 from quire.plan.memory import MemoryPlan
 
@@ -20,6 +20,7 @@ class ResolvedConfig:
     task: Task
     dtype: ResolvedDType
     quantization: Quantization
+    packed_cache: ResolvedPackedCache
     enforce_eager: bool
     max_model_len: int
     kv_cache: KVCacheConfig

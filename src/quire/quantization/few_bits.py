@@ -11,7 +11,7 @@ from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
-from quire.kernels.native_linear import panel_rows, quantized_linear
+from quire.kernels.native_linear import DensePanels, panel_rows, quantized_linear
 from quire.kernels.panels import (
     PANEL,
     PanelLayout,
@@ -76,8 +76,13 @@ class FewBits(ABC):
         return y
 
     def load_table(self, part: StoredWeight, dtype: DType) -> Table:
-        panels = self.panels(part, empty_panels, of_table=True)
-        return self._others.load_table(part, dtype) if panels is None else PanelTable(panels, dtype)
+        return self.table(self.load_table_weight(part, dtype), dtype)
+
+    def load_table_weight(self, part: StoredWeight, dtype: DType) -> PanelWeight | DensePanels:
+        return self.panels(part, empty_panels, of_table=True) or self._others.load_table_weight(part, dtype)
+
+    def table(self, weight: PanelWeight | DensePanels, dtype: DType) -> Table:
+        return PanelTable(weight, dtype) if isinstance(weight, PanelWeight) else self._others.table(weight, dtype)
 
 
 class Stored(FewBits):

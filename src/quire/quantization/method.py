@@ -18,10 +18,17 @@ class StoredWeight(Protocol):
     """One tensor of a checkpoint, [num_outputs, num_inputs]; it is read once, by one of the ways."""
 
     @property
+    def name(self) -> str:
+        """In the checkpoint."""
+
+    @property
     def num_outputs(self) -> int: ...
 
     @property
     def num_inputs(self) -> int: ...
+
+    def pass_over(self) -> None:
+        """What would be made of it is there already: it is not read."""
 
     def fill(self, destination: Any) -> None:
         """Read it as floats into memory of its shape, row by row."""
@@ -56,6 +63,15 @@ class QuantMethod(Protocol):
         """x [T, num_inputs] -> [T, num_outputs]; `weight` is what `load` returned."""
 
     def load_table(self, part: StoredWeight, dtype: Any) -> Table: ...
+
+
+class PackedMethod(QuantMethod, Protocol):
+    """One of the native kernels', whose weights are pieces of memory (pieces.py)."""
+
+    def load_table_weight(self, part: StoredWeight, dtype: Any) -> Any:
+        """What `table` reads."""
+
+    def table(self, weight: Any, dtype: Any) -> Table: ...
 
 
 def load_dense(parts: Sequence[StoredWeight], dtype: Any, tensors: Tensors) -> Any:

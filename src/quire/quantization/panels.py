@@ -29,7 +29,13 @@ class Panels:
         return dense_linear(x, weight, bias, output)
 
     def load_table(self, part: StoredWeight, dtype: DType) -> PanelsTable:
-        return PanelsTable(self.load([part], dtype))
+        return self.table(self.load_table_weight(part, dtype), dtype)
+
+    def load_table_weight(self, part: StoredWeight, dtype: DType) -> DensePanels:
+        return self.load([part], dtype)
+
+    def table(self, weight: DensePanels, dtype: DType) -> PanelsTable:
+        return PanelsTable(weight)
 
 
 class PanelsTable:

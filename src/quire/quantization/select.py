@@ -9,12 +9,12 @@ from quire.core.places import load_place
 from quire.core.quantization import Quantization
 from quire.kernels.ops import Ops
 from quire.quantization.few_bits import Rounded, Stored
-from quire.quantization.method import QuantMethod, Unquantized
+from quire.quantization.method import PackedMethod, QuantMethod, Unquantized
 from quire.quantization.panels import Panels
 
 ONEDNN = "quire.quantization.onednn:OneDNN"
 """torch's."""
-METHODS: dict[Quantization, Callable[[Panels], QuantMethod]] = {
+METHODS: dict[Quantization, Callable[[Panels], PackedMethod]] = {
     "none": lambda floats: floats,
     "stored": Stored,
     "int8": lambda floats: Rounded(floats, bits=8),
@@ -26,8 +26,13 @@ METHODS: dict[Quantization, Callable[[Panels], QuantMethod]] = {
 def select_method(ops: Ops, dtype: Any, quantization: Quantization) -> QuantMethod:
     """How linear layers keep their weights with these operators: as the fastest that multiplies this dtype wants them."""
     if Panels.runs(ops.name, dtype):
-        return METHODS[quantization](Panels())
+        return select_packed_method(quantization)
     assert quantization == "none", "plan/ leaves other weights to the native kernels"
     if ops.name == "torch" and load_place(ONEDNN).runs(ops.name, dtype):
         return cast(QuantMethod, load_place(ONEDNN)(ops))
     return Unquantized(ops)
+
+
+def select_packed_method(quantization: Quantization) -> PackedMethod:
+    """That of the native kernels."""
+    return METHODS[quantization](Panels())

@@ -6,24 +6,38 @@ What it allows depends on the row's own output and nothing else (ADR 5).
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
+from typing import Protocol, cast
 
-import llguidance
 import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.tokenizer_files import TokenizerFiles
-from quire.core.structured_outputs import MAX_LEXER_STATES
+from quire.core.places import load_place
 from quire.sampling.constraints import FORBIDDEN
 from quire.sampling.distribution import Float32Array
-from quire.sampling.grammar_tokenizer import grammar_tokenizer
 
 BoolArray = npt.NDArray[np.bool_]
-MAX_COMPILED = 32
-"""Compiled grammars kept for the next row that wants the same one."""
+COMPILER = "quire.sampling.grammar_compiler:GrammarCompiler"
+"""Named by string: llguidance is loaded with the first grammar, not with the engine."""
+
+
+class Matcher(Protocol):
+    """What is needed here of a compiled grammar (llguidance.LLMatcher)."""
+
+    def consume_tokens(self, tokens: Sequence[int]) -> bool: ...
+
+    def compute_bitmask(self) -> bytes: ...
+
+    def is_error(self) -> bool: ...
+
+    def get_error(self) -> str: ...
+
+
+class Compiler(Protocol):
+    def compile(self, grammar: str) -> Matcher: ...
 
 
 class RowError(Exception):
@@ -40,7 +54,6 @@ class Grammars:
     def __init__(self, read_tokenizer: Callable[[], TokenizerFiles], vocab_size: int) -> None:
         self._read_tokenizer = read_tokenizer
         self._vocab_size = vocab_size
-        self._compiled: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
         self._compile_thread = ThreadPoolExecutor(1, "quire-grammar-compile")
         self._mask_thread = ThreadPoolExecutor(1, "quire-grammar-mask")
 
@@ -57,21 +70,12 @@ class Grammars:
         min_length = num_prompt_tokens + min_tokens
         return Grammar(self._mask_thread, compiled, token_ids, num_prompt_tokens, min_length, stop_token_ids)
 
-    def _compile(self, grammar: str) -> llguidance.LLMatcher:
-        """A fresh copy: the one that is kept never sees a token, so nothing of one row reaches another."""
-        matcher = self._compiled.get(grammar)
-        if matcher is None:
-            limits = llguidance.LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
-            matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
-            self._compiled[grammar] = matcher
-        self._compiled.move_to_end(grammar)
-        if len(self._compiled) > MAX_COMPILED:
-            self._compiled.popitem(last=False)
-        return matcher.deep_copy()
+    def _compile(self, grammar: str) -> Matcher:
+        return self._compiler.compile(grammar)
 
     @cached_property
-    def _tokenizer(self) -> llguidance.LLTokenizer:
-        return grammar_tokenizer(self._read_tokenizer(), self._vocab_size)
+    def _compiler(self) -> Compiler:
+        return cast(Compiler, load_place(COMPILER)(self._read_tokenizer(), self._vocab_size))
 
 
 class Grammar:
@@ -84,7 +88,7 @@ class Grammar:
     def __init__(
         self,
         thread: ThreadPoolExecutor,
-        compiled: Future[llguidance.LLMatcher],
+        compiled: Future[Matcher],
         token_ids: list[int],
         num_followed: int,
         min_length: int,

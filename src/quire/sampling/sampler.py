@@ -9,6 +9,7 @@ Shapes: L rows of logits, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ class Sampler:
         if not rows:
             return []
         best = best or most_likely(logits)
-        if all(row.takes_most_likely for row in rows) and np.isfinite(best.logits).all():
+        if all(row.takes_most_likely for row in rows) and all(map(isfinite, best.logits.tolist())):
             return [SampledToken(token_id) for token_id in best.token_ids.tolist()]
         choices = _Choices(logits, rows, best)
         choices.process()

@@ -14,7 +14,7 @@ from quire.core.engine_info import EngineInfo
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.input_processor import InputProcessor
-from quire.engine.remote_engine import ClientFiles, RemoteEngine
+from quire.engine.remote_engine import ClientFiles, FinishFiles, RemoteEngine
 from quire.engine.tokenizer import Tokenizer
 from quire.server.admission import Admission
 from quire.server.api_orders import ApiOrders
@@ -35,7 +35,7 @@ class ApiService:
 
     def __init__(self, orders: ApiOrders) -> None:
         self._connection = RemoteEngine(
-            EngineAddresses(orders.directory), orders.worker, orders.engine_fd, lambda info: _read_files(orders, info)
+            EngineAddresses(orders.directory), orders.worker, orders.engine_fd, lambda: _read_files(orders)
         )
         self._state = _make_state(orders, self._connection)
         self._following = asyncio.get_running_loop().create_task(self._follow_engine())
@@ -94,11 +94,15 @@ def _make_state(orders: ApiOrders, connection: RemoteEngine) -> ServerState:
     )
 
 
-def _read_files(orders: ApiOrders, info: EngineInfo) -> ClientFiles:
-    """On the reader's thread, when the engine has loaded: the same files, read without weights."""
+def _read_files(orders: ApiOrders) -> FinishFiles:
+    """On the reader's thread, while the engine loads: the same files, read without weights."""
     checkpoint = open_checkpoint(orders.engine.model, with_weights=False)
-    tokenizer = Tokenizer(checkpoint.tokenizer)
-    inputs = InputProcessor(
-        tokenizer, checkpoint.config, info.max_model_len, orders.engine.seed, id_prefix=f"{orders.worker}-"
-    )
-    return ClientFiles(tokenizer, inputs)
+    tokenizer, config = Tokenizer(checkpoint.tokenizer), checkpoint.config
+
+    def finish(info: EngineInfo) -> ClientFiles:
+        inputs = InputProcessor(
+            tokenizer, config, info.max_model_len, orders.engine.seed, id_prefix=f"{orders.worker}-"
+        )
+        return ClientFiles(tokenizer, inputs)
+
+    return finish

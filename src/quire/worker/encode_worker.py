@@ -9,7 +9,7 @@ import torch
 
 from quire.attention.forward_batch import ForwardBatch
 from quire.attention.select import select_backend
-from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
 from quire.kernels import native
@@ -21,17 +21,18 @@ from quire.worker.host_memory import memory_for_loading
 
 
 class EncodeWorker:
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
         if config.instruction_set is not None:
             native.use_instruction_set(config.instruction_set)
-        checkpoint = open_checkpoint(config.model)
         ops = select_ops(config.backend)
         ops.use_num_threads(config.num_threads)
         self._tensors = ops.tensors
         dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, dtype, checkpoint.config)
         with memory_for_loading():
-            self._model = load_encoder(checkpoint, dtype, ops, attention, config.quantization)
+            self._model = load_encoder(
+                checkpoint, dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
+            )
 
     @torch.inference_mode()
     def execute(self, plan: EncodePlan) -> EncodeResult:

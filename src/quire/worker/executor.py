@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
+from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult
 from quire.core.kv_layout import KVCacheConfig
@@ -52,11 +53,11 @@ ENCODE_EXECUTORS = {
 """Named by string so that choosing an executor, not importing this file, is what loads it and what it needs."""
 
 
-def make_executor(name: str, config: WorkerConfig) -> Executor:
-    """Load the model and return its executor."""
-    return cast(Executor, load_place(EXECUTORS[name])(config))
+def make_executor(name: str, config: WorkerConfig, checkpoint: Checkpoint) -> Executor:
+    """Load the model from `checkpoint`, whose weights nobody has opened, and return its executor."""
+    return cast(Executor, load_place(EXECUTORS[name])(config, checkpoint))
 
 
-def make_encode_executor(name: str, config: WorkerConfig) -> EncodeExecutor:
-    """Load the encoder and return its executor."""
-    return cast(EncodeExecutor, load_place(ENCODE_EXECUTORS[name])(config))
+def make_encode_executor(name: str, config: WorkerConfig, checkpoint: Checkpoint) -> EncodeExecutor:
+    """Load the encoder from `checkpoint`, whose weights nobody has opened, and return its executor."""
+    return cast(EncodeExecutor, load_place(ENCODE_EXECUTORS[name])(config, checkpoint))

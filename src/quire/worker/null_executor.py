@@ -6,6 +6,7 @@ from collections import deque
 
 import numpy as np
 
+from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
 from quire.core.kv_layout import KVCacheConfig
@@ -24,7 +25,7 @@ def null_token(seed: int, position: int) -> int:
 class NullExecutor:
     """Keeps rows by sequence as a worker does; logprobs are not computed."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig, checkpoint: Checkpoint | None = None) -> None:
         self.kv_cache_config: KVCacheConfig | None = None
         self._seeds: dict[int, int] = {}
         self._results: deque[StepResult] = deque()
@@ -58,7 +59,7 @@ NULL_VECTOR_SIZE = 16
 class NullEncodeExecutor:
     """Vectors of length 1 that count a text's token ids: equal texts have equal vectors."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig, checkpoint: Checkpoint | None = None) -> None:
         self._results: deque[EncodeResult] = deque()
 
     def submit(self, plan: EncodePlan) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
@@ -57,9 +58,9 @@ class WorkerThread(ABC, Generic[Plan, Result]):
 class UniprocExecutor(WorkerThread[StepPlan, StepResult]):
     """An Executor."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
         super().__init__()
-        self._worker = self._run(lambda: Worker(config))
+        self._worker = self._run(lambda: Worker(config, checkpoint))
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         self._run(lambda: self._worker.allocate_kv_cache(config))

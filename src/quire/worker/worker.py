@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.attention.select import select_backend
-from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quire.config import WorkerConfig
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
@@ -17,18 +17,19 @@ from quire.worker.model_runner import ModelRunner
 
 
 class Worker:
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
         self._config = config
         if config.instruction_set is not None:
             native.use_instruction_set(config.instruction_set)
-        checkpoint = open_checkpoint(config.model)
         ops = select_ops(config.backend)
         ops.use_num_threads(config.num_threads)
         self._tensors = ops.tensors
         self._dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, self._dtype, checkpoint.config)
         with memory_for_loading():
-            self._model = load_model(checkpoint, self._dtype, ops, attention, config.quantization)
+            self._model = load_model(
+                checkpoint, self._dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
+            )
         self._runner: ModelRunner | None = None
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
