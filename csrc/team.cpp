@@ -111,7 +111,7 @@ private:
 #endif
 };
 
-// The threads of a process. Never destroyed: they sleep until the process ends.
+// The threads of a process. Never destroyed once it has any: they sleep until the process ends.
 class Crew {
 public:
     void run(int num_threads, const std::function<void(const Team&)>& work) {
@@ -169,17 +169,17 @@ private:
 
 std::atomic<Crew*> current_crew{nullptr};
 
-// A forked child has none of its parent's threads, and begins anew.
-Crew& crew() {
-    static const bool prepared = [] {
-        current_crew.store(new Crew);
 #if defined(__unix__) || defined(__APPLE__)
-        pthread_atfork(nullptr, nullptr, [] { current_crew.store(new Crew); });
+// A forked child has none of its parent's threads, and begins anew: whatever those held when it was forked is let be.
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { current_crew.store(nullptr); });
 #endif
-        return true;
-    }();
-    static_cast<void>(prepared);
-    return *current_crew.load();
+
+Crew& crew() {
+    Crew* found = current_crew.load();
+    if (found) return *found;
+    auto made = std::make_unique<Crew>();
+    // The first of several threads that come at the same time is right.
+    return current_crew.compare_exchange_strong(found, made.get()) ? *made.release() : *found;
 }
 
 }  // namespace

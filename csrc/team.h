@@ -36,7 +36,9 @@ struct Team {
 
 // Runs `work` on so many threads, the caller's among them, or on fewer where the system has no more to give. The others are
 // started when they are first wanted and then kept: they wait, and after some time sleep. Callers that come while a team
-// computes wait until it is done: two teams on the same cores would take turns in being in each other's way.
+// computes wait until it is done: two teams on the same cores would take turns in being in each other's way. A forked child
+// computes with threads of its own, also when its parent's were computing. (What it may not do is use torch's: the threads of
+// GNU OpenMP are not there after a fork, and are waited for.)
 void run_on_team(int num_threads, const std::function<void(const Team&)>& work);
 
 // Kernels in a row with their arguments, recorded once and run many times by one team: a step of a model.
