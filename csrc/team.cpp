@@ -51,14 +51,10 @@ private:
 }  // namespace
 
 void Team::wait(Range next) const {
-    if (size == 1) {
-        meeting->next.store(0, std::memory_order_relaxed);
-        return;
-    }
     int round = meeting->round.load(std::memory_order_acquire);
+    if (size == 1) return meeting->round.store(round + 1, std::memory_order_relaxed);
     if (meeting->num_waiting.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
         meeting->num_waiting.store(0, std::memory_order_relaxed);
-        meeting->next.store(0, std::memory_order_relaxed);
         meeting->round.store(round + 1);
         if (meeting->num_asleep.load() > 0) meeting->round.notify_all();
         return;
@@ -74,7 +70,23 @@ void Team::wait(Range next) const {
     meeting->num_asleep.fetch_sub(1);
 }
 
-int64_t Team::take() const { return meeting->next.fetch_add(1, std::memory_order_relaxed); }
+Slice Team::take(int64_t count, int64_t grain) const {
+    // A round does not end before all members are through with it: it is the same wherever this is called.
+    uint64_t round = static_cast<uint64_t>(meeting->round.load(std::memory_order_relaxed)) << 32;
+    for (int i = 0; i < size; ++i) {
+        int owner = thread + i < size ? thread + i : thread + i - size;
+        int64_t begin = count * owner / size, length = count * (owner + 1) / size - begin;
+        std::atomic<uint64_t>& taken = meeting->taken[owner].value;
+        for (uint64_t value = taken.load(std::memory_order_relaxed);;) {
+            int64_t first = value >= round ? static_cast<int64_t>(value - round) : 0;
+            if (first >= length) break;
+            int64_t last = std::min(first + grain, length);
+            if (taken.compare_exchange_weak(value, round + static_cast<uint64_t>(last), std::memory_order_relaxed))
+                return {begin + first, begin + last};
+        }
+    }
+    return {count, count};
+}
 
 namespace {
 
@@ -118,7 +130,7 @@ public:
         std::lock_guard<std::mutex> alone(mutex_);
         hire(num_threads - 1);
         int num_others = std::min(num_threads - 1, static_cast<int>(helpers_.size()));
-        Meeting meeting;
+        Meeting meeting(num_others + 1);
         meeting_ = &meeting;
         work_ = &work;
         team_size_ = num_others + 1;
@@ -186,7 +198,7 @@ Crew& crew() {
 
 void run_on_team(int num_threads, const std::function<void(const Team&)>& work) {
     if (num_threads > 1) return crew().run(num_threads, work);
-    Meeting meeting;
+    Meeting meeting(1);
     work({0, 1, &meeting});
 }
 

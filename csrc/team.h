@@ -4,22 +4,36 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace quire {
 
+// How much of a member's share is taken in this round of the meeting: the round in the upper half, so that nobody has to set
+// it back. On a cache line of its own, which only the member itself writes until another one has nothing left to do.
+struct alignas(64) Taken {
+    std::atomic<uint64_t> value{0};
+};
+
 // What the members of a team share.
 struct Meeting {
-    std::atomic<int> num_waiting{0};
-    std::atomic<int> round{0};
+    explicit Meeting(int size) : taken(new Taken[size]) {}
+
+    alignas(64) std::atomic<int> num_waiting{0};
     std::atomic<int> num_asleep{0};
-    std::atomic<int64_t> next{0};
+    alignas(64) std::atomic<int> round{0};
+    std::unique_ptr<Taken[]> taken;
 };
 
 // Memory that is read soon, a part of it by each member.
 struct Range {
     const void* begin;
     int64_t num_bytes;
+};
+
+// Neighbours among the numbers that a kernel hands out: [first, last).
+struct Slice {
+    int64_t first, last;
 };
 
 // One member. Compiled once, for every processor: nothing here may be inlined into an instruction set's files.
@@ -30,8 +44,10 @@ struct Team {
     // Until all have come. What one wrote before is what the others read after. Who comes early asks for its part of
     // `next` meanwhile: memory is what a decoding step waits for.
     void wait(Range next = {nullptr, 0}) const;
-    // The numbers from 0 on, each to one member, whoever asks first. Begins again after each `wait`.
-    int64_t take() const;
+    // Up to `grain` neighbours among `count` numbers, below 2^31, that nobody has taken since the last `wait`: of the member's
+    // own share, from its begin on; then of others' shares, who are slower. Empty when none are left. `count` and `grain` are
+    // the same in each member.
+    Slice take(int64_t count, int64_t grain) const;
 };
 
 // Runs `work` on so many threads, the caller's among them, or on fewer where the system has no more to give. The others are
