@@ -18,6 +18,7 @@ namespace {
 // Some tens of microseconds: kernels end together, but for a member that lost its core. Then it is better to sleep than to
 // yield: who is woken gets its core back at once from whatever else runs on it (docs/lab.md).
 constexpr int SPINS = 10000;
+constexpr int SPINS_PER_LOOK = 64;  // at the clock
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -60,14 +61,23 @@ void Team::wait(Range next) const {
         return;
     }
     Ahead ahead(*this, next);
-    for (int spin = 0; spin < SPINS; ++spin) {
-        if (meeting->round.load(std::memory_order_acquire) != round) return;
-        ahead.ask();
-        pause();
+    auto spin_until_over = [&](int spins) {
+        for (int spin = 0; spin < spins; ++spin) {
+            if (meeting->round.load(std::memory_order_acquire) != round) return true;
+            ahead.ask();
+            pause();
+        }
+        return false;
+    };
+    if (spin_until_over(SPINS_PER_LOOK)) return;
+    auto since = std::chrono::steady_clock::now();
+    if (!spin_until_over(SPINS)) {
+        meeting->num_asleep.fetch_add(1);
+        meeting->round.wait(round);
+        meeting->num_asleep.fetch_sub(1);
     }
-    meeting->num_asleep.fetch_add(1);
-    meeting->round.wait(round);
-    meeting->num_asleep.fetch_sub(1);
+    std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - since;
+    meeting->nanoseconds_waited.fetch_add(waited.count(), std::memory_order_relaxed);
 }
 
 Slice Team::take(int64_t count, int64_t grain) const {
@@ -93,7 +103,6 @@ namespace {
 // Between two calls. Python calls kernels some tens of microseconds apart, and programs about a millisecond; to wake who
 // sleeps takes as long as the shorter of the two.
 constexpr auto LONGEST_SPIN = std::chrono::milliseconds(2);
-constexpr int SPINS_PER_LOOK = 64;  // at the clock
 
 // Until `value` is no longer `old`.
 void wait_while(const std::atomic<int>& value, int old) {
@@ -126,7 +135,7 @@ private:
 // The threads of a process. Never destroyed once it has any: they sleep until the process ends.
 class Crew {
 public:
-    void run(int num_threads, const std::function<void(const Team&)>& work) {
+    std::chrono::nanoseconds run(int num_threads, const std::function<void(const Team&)>& work) {
         std::lock_guard<std::mutex> alone(mutex_);
         hire(num_threads - 1);
         int num_others = std::min(num_threads - 1, static_cast<int>(helpers_.size()));
@@ -141,6 +150,7 @@ public:
         }
         work({0, team_size_, &meeting});
         for (int busy; (busy = num_busy_.load(std::memory_order_acquire)) > 0;) wait_while(num_busy_, busy);
+        return std::chrono::nanoseconds(meeting.nanoseconds_waited.load());
     }
 
 private:
@@ -196,10 +206,42 @@ Crew& crew() {
 
 }  // namespace
 
-void run_on_team(int num_threads, const std::function<void(const Team&)>& work) {
+std::chrono::nanoseconds run_on_team(int num_threads, const std::function<void(const Team&)>& work) {
     if (num_threads > 1) return crew().run(num_threads, work);
     Meeting meeting(1);
     work({0, 1, &meeting});
+    return std::chrono::nanoseconds(0);
+}
+
+namespace {
+
+// Of the members' time: a team that waits no longer is left alone. It is never more than all members' but one's.
+constexpr double MOST_WAITED = 0.375;
+// A team is halved first for some steps only, and while that goes on for longer and longer.
+constexpr auto SHORTEST_REST = std::chrono::milliseconds(20);
+constexpr auto LONGEST_REST = std::chrono::milliseconds(1000);
+
+}  // namespace
+
+int TeamSize::choose(int most) {
+    if (most != most_ || Clock::now() >= until_) size_ = most;
+    most_ = most;
+    return size_;
+}
+
+void TeamSize::learn(int size, std::chrono::nanoseconds waited, std::chrono::nanoseconds elapsed) {
+    auto now = Clock::now();
+    auto rest = [&](int next) {
+        size_ = next;
+        rest_ = std::clamp<std::chrono::nanoseconds>(2 * rest_, SHORTEST_REST, LONGEST_REST);
+        until_ = now + rest_;
+    };
+    if (size < most_) {
+        if (elapsed > slow_) rest(most_);
+    } else if (now >= until_) {
+        if (waited.count() <= MOST_WAITED * size * elapsed.count()) rest_ = {};
+        else slow_ = elapsed, rest((size + 1) / 2);
+    }
 }
 
 void Program::add(Kernel kernel, int64_t num_tokens, Range weight) {
@@ -207,8 +249,10 @@ void Program::add(Kernel kernel, int64_t num_tokens, Range weight) {
     steps_.push_back({std::move(kernel), num_tokens, weight, {nullptr, 0}});
 }
 
-void Program::run(int num_threads) const {
-    run_on_team(num_threads, [this](const Team& team) {
+void Program::run(int num_threads) {
+    int size = size_.choose(num_threads);
+    auto begin = std::chrono::steady_clock::now();
+    auto waited = run_on_team(size, [this](const Team& team) {
         for (std::size_t i = 0; i < steps_.size(); ++i) {
             steps_[i].kernel(team);
             if (i + 1 == steps_.size()) return;
@@ -216,6 +260,7 @@ void Program::run(int num_threads) const {
             if (!own) team.wait(steps_[i].next);
         }
     });
+    size_.learn(size, waited, std::chrono::steady_clock::now() - begin);
 }
 
 }  // namespace quire

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +22,7 @@ struct Meeting {
 
     alignas(64) std::atomic<int> num_waiting{0};
     std::atomic<int> num_asleep{0};
+    std::atomic<int64_t> nanoseconds_waited{0};  // by all together, without waits too short to look at the clock
     alignas(64) std::atomic<int> round{0};
     std::unique_ptr<Taken[]> taken;
 };
@@ -55,7 +57,25 @@ struct Team {
 // computes wait until it is done: two teams on the same cores would take turns in being in each other's way. A forked child
 // computes with threads of its own, also when its parent's were computing. (What it may not do is use torch's: the threads of
 // GNU OpenMP are not there after a fork, and are waited for.)
-void run_on_team(int num_threads, const std::function<void(const Team&)>& work);
+// Returns how long members have waited for others, all together.
+std::chrono::nanoseconds run_on_team(int num_threads, const std::function<void(const Team&)>& work);
+
+// How many threads a program is run on. Where other processes take the cores, each kernel waits for a member that has lost its
+// own, and the sum of many short kernels is several times slower than one thread alone. So a team that mostly waits is halved
+// for some time, if it is then faster. Results have the same bits.
+class TeamSize {
+public:
+    int choose(int most);
+    void learn(int size, std::chrono::nanoseconds waited, std::chrono::nanoseconds elapsed);
+
+private:
+    using Clock = std::chrono::steady_clock;
+
+    int most_ = 0, size_ = 0;
+    Clock::time_point until_{};           // it stays as it is
+    std::chrono::nanoseconds rest_{0};    // for how long next time
+    std::chrono::nanoseconds slow_{0};    // what the whole team took
+};
 
 // Kernels in a row with their arguments, recorded once and run many times by one team: a step of a model.
 class Program {
@@ -66,7 +86,7 @@ public:
     // Neighbours of one number need not meet: each member finds what it wrote itself. Elsewhere 0.
     // `weight`: what the kernel `share`s and nobody changes.
     void add(Kernel kernel, int64_t num_tokens, Range weight);
-    void run(int num_threads) const;
+    void run(int num_threads);
     int64_t size() const { return static_cast<int64_t>(steps_.size()); }
 
 private:
@@ -77,6 +97,7 @@ private:
         Range next;  // of the kernels after it, the first one's weight
     };
     std::vector<Step> steps_;
+    TeamSize size_;
 };
 
 }  // namespace quire

@@ -45,15 +45,15 @@ def test_callers_at_the_same_time_each_get_their_own_result(weight: DensePanels)
     assert all(np.array_equal(result, expected) for result in found)
 
 
-# Threads of Python compute, with teams of one to four, while the process forks: each child has to do without any of them.
-# Without torch, and in a process without it: a child that uses torch's OpenMP threads after a fork waits for them for ever.
-FORKED = """
+# A process of its own, where no other test has started threads.
+SETUP = """
 import os, sys, threading
 import numpy as np
 from quire.kernels import native
 from quire.kernels.array import Arrays
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import dense_linear, empty_dense, pack_
+from quire.kernels.recording import Arena
 
 weight = empty_dense(512, 256, DType.FLOAT32)
 weight.memory[:] = Arrays().of(np.random.default_rng(0).standard_normal((512, 256), np.float32))
@@ -64,11 +64,17 @@ def product(num_threads):
     native.use_num_threads(num_threads)
     return dense_linear(x, weight).stored
 
+expected = product(1).copy()
+"""
+
+# Each child has to do without any of its parent's threads.
+# Without torch: a child that uses torch's OpenMP threads after a fork waits for them for ever.
+FORKED = """
 def compute(num_threads):
     while not done.is_set():
         product(num_threads)
 
-expected, done = product(1).copy(), threading.Event()
+done = threading.Event()
 callers = [threading.Thread(target=compute, args=(n,)) for n in (1, 2, 3, 4)]
 for caller in callers:
     caller.start()
@@ -86,15 +92,37 @@ assert np.array_equal(product(4), expected)
 print(statuses)
 """
 
+# Members lose the core to each other: what they leave of their shares others take, and a program soon runs on fewer.
+CROWDED = """
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+results = [product(5) for _ in range(20)]
+recording = native.new_recording(Arena())
+with recording:
+    outputs = [dense_linear(x, weight) for _ in range(20)]
+for _ in range(20):
+    native.run(recording)
+    results += [output.stored.copy() for output in outputs]
+print(all(np.array_equal(result, expected) for result in results))
+"""
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_child_forked_while_teams_compute_computes_with_threads_of_its_own() -> None:
+
+def printed(script: str) -> str:
     without_site = ["-S"] if sys.flags.no_site else []  # where this process found a module built for the sanitizers
-    command = [sys.executable, *without_site, "-W", "ignore::DeprecationWarning", "-c", FORKED]
+    command = [sys.executable, *without_site, "-W", "ignore::DeprecationWarning", "-c", SETUP + script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             found, _ = process.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise
-    assert found.strip() == "[0, 0, 0, 0]"
+    return found.strip()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_forked_while_teams_compute_computes_with_threads_of_its_own() -> None:
+    assert printed(FORKED) == "[0, 0, 0, 0]"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot keep threads on one CPU")
+def test_members_without_a_core_of_their_own_change_no_bits() -> None:
+    assert printed(CROWDED) == "True"
