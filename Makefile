@@ -37,7 +37,7 @@ test-nightly: $(READY) chromium
 sanitize: $(READY)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(SANITIZED)/site \
 		-C build-dir=$(SANITIZED)/cmake -C cmake.build-type=RelWithDebInfo -C cmake.define.QUIRE_SANITIZE=$(SANITIZERS) .
-	$(UNDER_SANITIZERS) $(BIN)/python -S -m pytest -q --capture=sys tests/kernels tests/attention
+	$(UNDER_SANITIZERS) $(BIN)/python -S -m pytest -q --capture=sys tests/kernels tests/attention tests/quantization/test_few_bits.py
 
 # For the tests of the page in a real browser.
 chromium:

@@ -381,8 +381,7 @@ void attention(const AttentionCall& call, const Team& team) {
     queries.values = reinterpret_cast<int32_t*>(queries.output + MAX_QUERIES * width);
     chunk.copied_keys = queries.values + MAX_QUERIES * num_units;
     chunk.copied_values = chunk.copied_keys + KEYS * num_units;
-    int64_t num_items = static_cast<int64_t>(items.size());
-    for (int64_t i = team.take(); i < num_items; i = team.take()) attend<Type>(call, items[i], queries, chunk);
+    hand_out(team, static_cast<int64_t>(items.size()), 1, [&](int64_t i) { attend<Type>(call, items[i], queries, chunk); });
 }
 
 template <typename Type>

@@ -73,10 +73,9 @@ void dense_linear(const DenseCall& call, const Team& team) {
     }
     int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (num_units * UNIT * ROWS)) * ROWS;
-    int64_t num_blocks = (rows.num_rows + block - 1) / block, num_groups = (num_panels + PANELS - 1) / PANELS;
-    share(team, num_blocks * num_groups, [&](int64_t item) {
-        int64_t first_row = item / num_groups * block, panel = item % num_groups * PANELS;
-        int64_t num_rows = rows.num_rows - first_row < block ? rows.num_rows - first_row : block;
+    int64_t num_groups = (num_panels + PANELS - 1) / PANELS;
+    hand_out_blocks(team, rows.num_rows, block, num_groups, PANELS * panel_bytes, [&](int64_t first_row, int64_t num_rows, int64_t group) {
+        int64_t panel = group * PANELS;
         const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes;
         at_once<PANELS>(panel, num_panels - panel, [&](int64_t, auto N) {
             in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {

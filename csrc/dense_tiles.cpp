@@ -108,9 +108,8 @@ void dense_linear(const DenseCall& call, const Team& team) {
     team.wait();
     int64_t num_panels = whole(call.weight.num_outputs, PANEL), num_pairs = whole(num_panels, 2);
     begin_tiles();
-    share(team, whole(shape.num_rows, BLOCK) * num_pairs, [&](int64_t item) {
-        int64_t first = item / num_pairs * BLOCK, panel = item % num_pairs * 2;
-        int64_t last = first + BLOCK < shape.num_rows ? first + BLOCK : shape.num_rows;
+    hand_out_blocks(team, shape.num_rows, BLOCK, num_pairs, 2 * shape.panel_bytes, [&](int64_t first, int64_t count, int64_t pair) {
+        int64_t panel = pair * 2, last = first + count;
         if (panel + 1 < num_panels) multiply_rows<2>(call, shape, x, first, last, panel);
         else multiply_rows<1>(call, shape, x, first, last, panel);
     });

@@ -22,6 +22,22 @@ inline void in_groups(int64_t first, int64_t count, Function&& function) {
     for (int64_t i = 0; i < count; i += MOST) at_once<MOST>(first + i, count - i, function);
 }
 
+// What a member takes at a time, in bytes of weights times rows: some microseconds. Then taking it costs little, though what it
+// takes last may lie apart from what it had before.
+constexpr int64_t GRAIN = 32 << 10;
+
+// function(row, count, group) for `block` rows at a time and each group of panels, of `group_bytes`, each to one member.
+template <typename Function>
+inline void hand_out_blocks(const Team& team, int64_t num_rows, int64_t block, int64_t num_groups, int64_t group_bytes,
+                            Function&& function) {
+    int64_t num_blocks = (num_rows + block - 1) / block;
+    int64_t grain = largest<int64_t>(1, GRAIN / largest<int64_t>(1, group_bytes * (num_rows < block ? num_rows : block)));
+    hand_out(team, num_blocks * num_groups, grain, [&](int64_t item) {
+        int64_t row = item / num_groups * block;
+        function(row, num_rows - row < block ? num_rows - row : block, item % num_groups);
+    });
+}
+
 // The results of M rows from `row` on for one panel, whose first output is `output`.
 template <int M, int P>
 inline void store_rows(const LinearRows& rows, int64_t num_outputs, int64_t row, int64_t output, const Floats (&y)[M][P],

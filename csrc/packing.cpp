@@ -178,7 +178,8 @@ bool pack_blocks(const std::string& name, const BlockRows& from, const Panels& t
     std::atomic<bool> all_finite{true};
     int64_t num_panels = (from.num_rows + PANEL - 1) / PANEL;
     run_on_team(packing_threads(from.num_rows * from.num_blocks * type.num_values, num_threads), [&](const Team& team) {
-        for (int64_t panel; (panel = team.take()) < num_panels;) {
+        for (Slice slice = team.take(num_panels, 1); slice.first < slice.last; slice = team.take(num_panels, 1)) {
+            int64_t panel = slice.first;
             uint8_t* memory = to.memory + panel * to.panel_bytes;
             if ((panel + 1) * PANEL > from.num_rows) std::memset(memory, 0, to.panel_bytes);
             Block block;

@@ -268,11 +268,10 @@ void linear(const QuantizedCall& call, const Team& team) {
     team.wait();
     int64_t row_bytes = weight.num_inputs + x.num_groups * sizeof(Group<1>);
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (row_bytes * ROWS)) * ROWS;
-    int64_t num_blocks = (x.num_rows + block - 1) / block, num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
-    share(team, num_blocks * num_panels, [&](int64_t item) {
-        int64_t first = item / num_panels * block, index = item % num_panels;
+    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
+    hand_out_blocks(team, x.num_rows, block, num_panels, weight.panel_bytes, [&](int64_t first, int64_t count, int64_t index) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes;
-        in_groups<ROWS>(first, x.num_rows - first < block ? x.num_rows - first : block, [&](int64_t row, auto M) {
+        in_groups<ROWS>(first, count, [&](int64_t row, auto M) {
             Floats y[M][PARTS];
             multiply<BITS, UNITS, MINIMUM, BLOCKS, M>(weight, x.codes<M>(row), x.groups<M>(row), panel, row == first, y);
             store_rows(call.rows, weight.num_outputs, row, index * PANEL, y, 0);

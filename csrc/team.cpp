@@ -18,6 +18,7 @@ namespace {
 // Some tens of microseconds: kernels end together, but for a member that lost its core. Then it is better to sleep than to
 // yield: who is woken gets its core back at once from whatever else runs on it (docs/lab.md).
 constexpr int SPINS = 10000;
+constexpr int SPINS_PER_LOOK = 64;  // at the clock
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -51,37 +52,57 @@ private:
 }  // namespace
 
 void Team::wait(Range next) const {
-    if (size == 1) {
-        meeting->next.store(0, std::memory_order_relaxed);
-        return;
-    }
     int round = meeting->round.load(std::memory_order_acquire);
+    if (size == 1) return meeting->round.store(round + 1, std::memory_order_relaxed);
     if (meeting->num_waiting.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
         meeting->num_waiting.store(0, std::memory_order_relaxed);
-        meeting->next.store(0, std::memory_order_relaxed);
         meeting->round.store(round + 1);
         if (meeting->num_asleep.load() > 0) meeting->round.notify_all();
         return;
     }
     Ahead ahead(*this, next);
-    for (int spin = 0; spin < SPINS; ++spin) {
-        if (meeting->round.load(std::memory_order_acquire) != round) return;
-        ahead.ask();
-        pause();
+    auto spin_until_over = [&](int spins) {
+        for (int spin = 0; spin < spins; ++spin) {
+            if (meeting->round.load(std::memory_order_acquire) != round) return true;
+            ahead.ask();
+            pause();
+        }
+        return false;
+    };
+    if (spin_until_over(SPINS_PER_LOOK)) return;
+    auto since = std::chrono::steady_clock::now();
+    if (!spin_until_over(SPINS)) {
+        meeting->num_asleep.fetch_add(1);
+        meeting->round.wait(round);
+        meeting->num_asleep.fetch_sub(1);
     }
-    meeting->num_asleep.fetch_add(1);
-    meeting->round.wait(round);
-    meeting->num_asleep.fetch_sub(1);
+    std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - since;
+    meeting->nanoseconds_waited.fetch_add(waited.count(), std::memory_order_relaxed);
 }
 
-int64_t Team::take() const { return meeting->next.fetch_add(1, std::memory_order_relaxed); }
+Slice Team::take(int64_t count, int64_t grain) const {
+    // A round does not end before all members are through with it: it is the same wherever this is called.
+    uint64_t round = static_cast<uint64_t>(meeting->round.load(std::memory_order_relaxed)) << 32;
+    for (int i = 0; i < size; ++i) {
+        int owner = thread + i < size ? thread + i : thread + i - size;
+        int64_t begin = count * owner / size, length = count * (owner + 1) / size - begin;
+        std::atomic<uint64_t>& taken = meeting->taken[owner].value;
+        for (uint64_t value = taken.load(std::memory_order_relaxed);;) {
+            int64_t first = value >= round ? static_cast<int64_t>(value - round) : 0;
+            if (first >= length) break;
+            int64_t last = std::min(first + grain, length);
+            if (taken.compare_exchange_weak(value, round + static_cast<uint64_t>(last), std::memory_order_relaxed))
+                return {begin + first, begin + last};
+        }
+    }
+    return {count, count};
+}
 
 namespace {
 
 // Between two calls. Python calls kernels some tens of microseconds apart, and programs about a millisecond; to wake who
 // sleeps takes as long as the shorter of the two.
 constexpr auto LONGEST_SPIN = std::chrono::milliseconds(2);
-constexpr int SPINS_PER_LOOK = 64;  // at the clock
 
 // Until `value` is no longer `old`.
 void wait_while(const std::atomic<int>& value, int old) {
@@ -111,14 +132,14 @@ private:
 #endif
 };
 
-// The threads of a process. Never destroyed: they sleep until the process ends.
+// The threads of a process. Never destroyed once it has any: they sleep until the process ends.
 class Crew {
 public:
-    void run(int num_threads, const std::function<void(const Team&)>& work) {
+    std::chrono::nanoseconds run(int num_threads, const std::function<void(const Team&)>& work) {
         std::lock_guard<std::mutex> alone(mutex_);
         hire(num_threads - 1);
         int num_others = std::min(num_threads - 1, static_cast<int>(helpers_.size()));
-        Meeting meeting;
+        Meeting meeting(num_others + 1);
         meeting_ = &meeting;
         work_ = &work;
         team_size_ = num_others + 1;
@@ -129,6 +150,7 @@ public:
         }
         work({0, team_size_, &meeting});
         for (int busy; (busy = num_busy_.load(std::memory_order_acquire)) > 0;) wait_while(num_busy_, busy);
+        return std::chrono::nanoseconds(meeting.nanoseconds_waited.load());
     }
 
 private:
@@ -169,25 +191,57 @@ private:
 
 std::atomic<Crew*> current_crew{nullptr};
 
-// A forked child has none of its parent's threads, and begins anew.
-Crew& crew() {
-    static const bool prepared = [] {
-        current_crew.store(new Crew);
 #if defined(__unix__) || defined(__APPLE__)
-        pthread_atfork(nullptr, nullptr, [] { current_crew.store(new Crew); });
+// A forked child has none of its parent's threads, and begins anew: whatever those held when it was forked is let be.
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { current_crew.store(nullptr); });
 #endif
-        return true;
-    }();
-    static_cast<void>(prepared);
-    return *current_crew.load();
+
+Crew& crew() {
+    Crew* found = current_crew.load();
+    if (found) return *found;
+    auto made = std::make_unique<Crew>();
+    // The first of several threads that come at the same time is right.
+    return current_crew.compare_exchange_strong(found, made.get()) ? *made.release() : *found;
 }
 
 }  // namespace
 
-void run_on_team(int num_threads, const std::function<void(const Team&)>& work) {
+std::chrono::nanoseconds run_on_team(int num_threads, const std::function<void(const Team&)>& work) {
     if (num_threads > 1) return crew().run(num_threads, work);
-    Meeting meeting;
+    Meeting meeting(1);
     work({0, 1, &meeting});
+    return std::chrono::nanoseconds(0);
+}
+
+namespace {
+
+// Of the members' time: a team that waits no longer is left alone. It is never more than all members' but one's.
+constexpr double MOST_WAITED = 0.375;
+// A team is halved first for some steps only, and while that goes on for longer and longer.
+constexpr auto SHORTEST_REST = std::chrono::milliseconds(20);
+constexpr auto LONGEST_REST = std::chrono::milliseconds(1000);
+
+}  // namespace
+
+int TeamSize::choose(int most) {
+    if (most != most_ || Clock::now() >= until_) size_ = most;
+    most_ = most;
+    return size_;
+}
+
+void TeamSize::learn(int size, std::chrono::nanoseconds waited, std::chrono::nanoseconds elapsed) {
+    auto now = Clock::now();
+    auto rest = [&](int next) {
+        size_ = next;
+        rest_ = std::clamp<std::chrono::nanoseconds>(2 * rest_, SHORTEST_REST, LONGEST_REST);
+        until_ = now + rest_;
+    };
+    if (size < most_) {
+        if (elapsed > slow_) rest(most_);
+    } else if (now >= until_) {
+        if (waited.count() <= MOST_WAITED * size * elapsed.count()) rest_ = {};
+        else slow_ = elapsed, rest((size + 1) / 2);
+    }
 }
 
 void Program::add(Kernel kernel, int64_t num_tokens, Range weight) {
@@ -195,8 +249,10 @@ void Program::add(Kernel kernel, int64_t num_tokens, Range weight) {
     steps_.push_back({std::move(kernel), num_tokens, weight, {nullptr, 0}});
 }
 
-void Program::run(int num_threads) const {
-    run_on_team(num_threads, [this](const Team& team) {
+void Program::run(int num_threads) {
+    int size = size_.choose(num_threads);
+    auto begin = std::chrono::steady_clock::now();
+    auto waited = run_on_team(size, [this](const Team& team) {
         for (std::size_t i = 0; i < steps_.size(); ++i) {
             steps_[i].kernel(team);
             if (i + 1 == steps_.size()) return;
@@ -204,6 +260,7 @@ void Program::run(int num_threads) const {
             if (!own) team.wait(steps_[i].next);
         }
     });
+    size_.learn(size, waited, std::chrono::steady_clock::now() - begin);
 }
 
 }  // namespace quire

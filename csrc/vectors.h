@@ -168,6 +168,14 @@ inline void share(const Team& team, int64_t count, Function&& function) {
     for (int64_t i = count * team.thread / team.size; i < last; ++i) function(i);
 }
 
+// Each of `count` numbers to one member of the team, up to `grain` neighbours at a time: to each those of its own share in their
+// order, until some of another's are left over. For work that takes long enough for members to differ in speed.
+template <typename Function>
+inline void hand_out(const Team& team, int64_t count, int64_t grain, Function&& function) {
+    for (Slice slice = team.take(count, grain); slice.first < slice.last; slice = team.take(count, grain))
+        for (int64_t i = slice.first; i < slice.last; ++i) function(i);
+}
+
 // Memory for vectors. A type of this instruction set's own, so that no other one's file shares std::vector's code for it.
 struct alignas(64) Line {
     float lanes[16];

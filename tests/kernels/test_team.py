@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -39,3 +43,86 @@ def test_callers_at_the_same_time_each_get_their_own_result(weight: DensePanels)
     with ThreadPoolExecutor(4) as callers:
         found = list(callers.map(lambda n: product(weight, 1 + n % 4), range(200)))
     assert all(np.array_equal(result, expected) for result in found)
+
+
+# A process of its own, where no other test has started threads.
+SETUP = """
+import os, sys, threading
+import numpy as np
+from quire.kernels import native
+from quire.kernels.array import Arrays
+from quire.kernels.dtype import DType
+from quire.kernels.native_linear import dense_linear, empty_dense, pack_
+from quire.kernels.recording import Arena
+
+weight = empty_dense(512, 256, DType.FLOAT32)
+weight.memory[:] = Arrays().of(np.random.default_rng(0).standard_normal((512, 256), np.float32))
+pack_(weight)
+x = Arrays().of(np.random.default_rng(1).standard_normal((20, 256), np.float32))
+
+def product(num_threads):
+    native.use_num_threads(num_threads)
+    return dense_linear(x, weight).stored
+
+expected = product(1).copy()
+"""
+
+# Each child has to do without any of its parent's threads.
+# Without torch: a child that uses torch's OpenMP threads after a fork waits for them for ever.
+FORKED = """
+def compute(num_threads):
+    while not done.is_set():
+        product(num_threads)
+
+done = threading.Event()
+callers = [threading.Thread(target=compute, args=(n,)) for n in (1, 2, 3, 4)]
+for caller in callers:
+    caller.start()
+statuses = []
+for num_threads in (1, 2, 4, 2):
+    child = os.fork()
+    if child == 0:
+        os._exit(not all(np.array_equal(product(num_threads), expected) for _ in range(20)))
+    statuses.append(os.waitpid(child, 0)[1])
+done.set()
+for caller in callers:
+    caller.join()
+assert "torch" not in sys.modules
+assert np.array_equal(product(4), expected)
+print(statuses)
+"""
+
+# Members lose the core to each other: what they leave of their shares others take, and a program soon runs on fewer.
+CROWDED = """
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+results = [product(5) for _ in range(20)]
+recording = native.new_recording(Arena())
+with recording:
+    outputs = [dense_linear(x, weight) for _ in range(20)]
+for _ in range(20):
+    native.run(recording)
+    results += [output.stored.copy() for output in outputs]
+print(all(np.array_equal(result, expected) for result in results))
+"""
+
+
+def printed(script: str) -> str:
+    without_site = ["-S"] if sys.flags.no_site else []  # where this process found a module built for the sanitizers
+    command = [sys.executable, *without_site, "-W", "ignore::DeprecationWarning", "-c", SETUP + script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            found, _ = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return found.strip()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_forked_while_teams_compute_computes_with_threads_of_its_own() -> None:
+    assert printed(FORKED) == "[0, 0, 0, 0]"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot keep threads on one CPU")
+def test_members_without_a_core_of_their_own_change_no_bits() -> None:
+    assert printed(CROWDED) == "True"
