@@ -61,5 +61,5 @@ def test_blocks_per_sequence_bound_what_a_window_holds(num_tokens: int, block_si
 
 
 def test_block_bytes() -> None:
-    config = make_kv_cache_config([FULL] * 18, block_size=16, bytes_per_element=2, num_blocks=10)
+    config = make_kv_cache_config([FULL] * 18, block_size=16, dtype="bfloat16", num_blocks=10)
     assert config.bytes_per_block == 2 * 18 * 16 * 256 * 2

@@ -23,7 +23,7 @@ OF_TORCH = TorchTensors()
 
 def make(tensors: Tensors = OF_TORCH, dtype: Any = torch.float32) -> KVCache:
     specs: list[KVSpec] = [SLIDING, FULL, SLIDING, FULL]
-    return KVCache(make_kv_cache_config(specs, block_size=4, bytes_per_element=4, num_blocks=6), 4, tensors, dtype)
+    return KVCache(make_kv_cache_config(specs, block_size=4, dtype="float32", num_blocks=6), 4, tensors, dtype)
 
 
 def test_groups_share_slots_not_layers_of_one_group() -> None:
