@@ -155,11 +155,11 @@ def test_codes_are_the_nearest(block_size: int, dtype: torch.dtype, instruction_
     key_cache, value_cache = torch.full((2, 48 // block_size + 1, block_size, 3, 10), 77, dtype=torch.int8)
     slots = torch.randperm(48 // block_size * block_size, generator=generator)[:40]
     native.write_kv(x[0], x[1], key_cache, value_cache, slots, instruction_set=instruction_set)
-    for kept, given, is_key in ((key_cache, x[0], True), (value_cache, x[1], False)):
+    for kept, written, is_key in ((key_cache, x[0], True), (value_cache, x[1], False)):
         codes, scales = unpacked(kept, block_size, 6, is_key)
-        magnitude = given.float().abs().amax(-1)
+        magnitude = written.float().abs().amax(-1)
         torch.testing.assert_close(scales[slots], magnitude / 127, rtol=1e-6, atol=0)
-        exact = given.double() * 127 / magnitude.double().clamp(min=1e-300)[..., None]
+        exact = written.double() * 127 / magnitude.double().clamp(min=1e-300)[..., None]
         assert ((codes[slots].double() - exact).abs() <= 0.5 + 1e-4).all()
         untouched = torch.ones(len(codes), dtype=torch.bool)
         untouched[slots] = False
