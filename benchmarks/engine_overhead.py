@@ -35,11 +35,9 @@ LAYOUTS: dict[str, list[KVSpec]] = {"full": [FULL] * 30, "mixed": ([SLIDING] * 5
 
 def make_scheduler(args: argparse.Namespace) -> Scheduler:
     length = args.prompt_tokens + args.num_steps + 64
-    config = make_kv_cache_config(LAYOUTS[args.layout], block_size=BLOCK_SIZE, bytes_per_element=2, num_blocks=2)
+    config = make_kv_cache_config(LAYOUTS[args.layout], block_size=BLOCK_SIZE, dtype="bfloat16", num_blocks=2)
     num_blocks = args.num_seqs * (length // BLOCK_SIZE + 2) * len(config.groups)
-    config = make_kv_cache_config(
-        LAYOUTS[args.layout], block_size=BLOCK_SIZE, bytes_per_element=2, num_blocks=num_blocks
-    )
+    config = make_kv_cache_config(LAYOUTS[args.layout], block_size=BLOCK_SIZE, dtype="bfloat16", num_blocks=num_blocks)
     kv = KVCacheManager(config, model_identity="null", enable_prefix_caching=not args.no_prefix_caching)
     scheduler_config = SchedulerConfig(
         max_num_batched_tokens=args.num_seqs * args.prompt_tokens, max_num_seqs=args.num_seqs, max_model_len=length
@@ -70,7 +68,13 @@ class Loop:
         self._in_flight: deque[StepPlan] = deque()
         self._executor = NullExecutor(
             WorkerConfig(
-                model="null", dtype="float32", backend="torch", num_threads=1, max_num_seqs=1024, max_model_len=8192
+                model="null",
+                dtype="float32",
+                kv_cache_dtype="float32",
+                backend="torch",
+                num_threads=1,
+                max_num_seqs=1024,
+                max_model_len=8192,
             )
         )
 

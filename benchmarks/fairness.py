@@ -69,13 +69,21 @@ def simulate(policy: Any, tenants: str, step_s: float, token_s: float) -> dict[s
     layout = make_kv_cache_config(
         [FullAttentionSpec(num_kv_heads=1, head_dim=64)],
         block_size=BLOCK_SIZE,
-        bytes_per_element=2,
+        dtype="bfloat16",
         num_blocks=NUM_BLOCKS,
     )
     config = SchedulerConfig(policy=policy, max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=TOKEN_BUDGET)
     scheduler = Scheduler(config, KVCacheManager(layout))
     executor = NullExecutor(
-        WorkerConfig(model="", dtype="float32", backend="torch", num_threads=1, max_num_seqs=1, max_model_len=1)
+        WorkerConfig(
+            model="",
+            dtype="float32",
+            kv_cache_dtype="float32",
+            backend="torch",
+            num_threads=1,
+            max_num_seqs=1,
+            max_model_len=1,
+        )
     )
     arrivals = make_requests(tenants)
     times = {sequence.seq_id: Times(sequence.arrival_time) for sequence in arrivals}

@@ -57,7 +57,7 @@ def measure(args: argparse.Namespace, lengths: list[tuple[int, int]]) -> dict[st
     config = make_kv_cache_config(
         [FullAttentionSpec(num_kv_heads=1, head_dim=64)],
         block_size=args.block_size,
-        bytes_per_element=2,
+        dtype="bfloat16",
         num_blocks=args.num_slots // args.block_size + 1,
     )
     kv = KVCacheManager(config, model_identity="null")
@@ -66,6 +66,7 @@ def measure(args: argparse.Namespace, lengths: list[tuple[int, int]]) -> dict[st
         WorkerConfig(
             model="null",
             dtype="bfloat16",
+            kv_cache_dtype="bfloat16",
             backend="torch",
             num_threads=1,
             max_num_seqs=256,

@@ -26,10 +26,16 @@ from quire.worker.null_executor import NullExecutor
 
 def make_engine(args: argparse.Namespace) -> Engine:
     kv_cache = make_kv_cache_config(
-        [FullAttentionSpec(1, 64)] * 30, block_size=16, bytes_per_element=2, num_blocks=args.num_blocks + 1
+        [FullAttentionSpec(1, 64)] * 30, block_size=16, dtype="bfloat16", num_blocks=args.num_blocks + 1
     )
     worker = WorkerConfig(
-        model="null", dtype="float32", backend="torch", num_threads=1, max_num_seqs=1024, max_model_len=1 << 20
+        model="null",
+        dtype="float32",
+        kv_cache_dtype="float32",
+        backend="torch",
+        num_threads=1,
+        max_num_seqs=1024,
+        max_model_len=1 << 20,
     )
     config = SchedulerConfig(max_num_seqs=args.num_seqs, max_model_len=1 << 20)
     engine = Engine(Scheduler(config, KVCacheManager(kv_cache)), NullExecutor(worker))

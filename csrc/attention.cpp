@@ -2,7 +2,8 @@
 //
 // One item of work is a few queries of one KV head. It walks over the keys in chunks of KEYS, whose borders depend on
 // positions alone. Rows whose tables begin with the same blocks, as after a common prefix, are one item: they see these
-// keys together, once, and then each its own (cascade attention: Ye et al. 2024). Sums are float32; a weight e^(score - most) has the cache's type when it meets the values.
+// keys together, once, and then each its own (cascade attention: Ye et al. 2024). A weight e^(score - most) has the type that
+// meets the cache's values (kv_types.h); sums over chunks are float32.
 // Every query's additions have one order, whatever else is in its item, its step or its thread: the bits of a row do not
 // depend on the batch or on how a prompt was cut.
 #include "attention.h"
@@ -12,13 +13,11 @@
 #include <vector>
 
 #include "kernels.h"
-#include "units.h"
+#include "kv_types.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int KEYS = 64;
-constexpr int GROUPS = KEYS / LANES;  // registers that hold a number of each key
 // Queries, and registers of keys or of the head's values, whose sums are in registers at one time.
 constexpr int QUERIES = LANES == 16 ? 6 : 2;
 constexpr int VECTORS = LANES == 16 ? 4 : 2;
@@ -42,47 +41,70 @@ struct Item {
 struct Queries {
     int width;                    // head_dim, rounded up to whole vectors
     int num_units;                // of a query
-    int32_t* values;              // [MAX_QUERIES, num_units]
+    int32_t* values;              // [MAX_QUERIES, num_units], each query's times its `scale`
     float* output;                // [MAX_QUERIES, width], not yet divided by `total`
     float most[MAX_QUERIES];      // the largest score
     float total[MAX_QUERIES];     // sum of e^(score - most)
     float kept[MAX_QUERIES];      // what the last chunk left of the sums before it
+    float scale[MAX_QUERIES];
+    float weight_scale[MAX_QUERIES];  // what the last chunk's weights, as units, have to be multiplied by
     int64_t position[MAX_QUERIES];
 };
 
 // K and V of the chunk's positions, as units: pointers into the cache, or to copies.
+template <typename Type>
 struct Chunk {
-    const int32_t* keys[GROUPS];      // [num_units, LANES of `key_stride`]
-    const int32_t* values[KEYS];      // [units of tokens], each [head_dim]
+    using Unit = typename Type::Unit;
+    const Unit* keys[GROUPS];         // [num_units, LANES of `key_stride`]
+    const Unit* values[KEYS];         // [units of tokens], each [head_dim]
     int64_t key_stride;
     int first_unit, last_unit;        // of values: those before and after are not seen by any query
-    int32_t* copied_keys;             // [num_units, KEYS]
-    int32_t* copied_values;           // [KEYS, head_dim]
+    Unit* copied_keys;                // [num_units, KEYS]
+    Unit* copied_values;              // [KEYS, head_dim]
+    float key_scales[KEYS];
+    ValueScales value_scales;
     float scores[MAX_QUERIES][KEYS];  // then, in the same memory, the weights as units
 };
 
 template <typename Type>
-typename Type::Value* as_values(int32_t* units) { return reinterpret_cast<typename Type::Value*>(units); }
+typename Type::Stored* as_values(typename Type::Unit* units) { return reinterpret_cast<typename Type::Stored*>(units); }
+
+// Of the keys [begin, end) of a chunk, and of others beside them; where there are none, zeros.
+template <typename Type, int STEP>
+void find_scales(const AttentionCall& call, const int64_t* table, int kv_head, int64_t first, int64_t begin, int64_t end, Chunk<Type>& chunk) {
+    const KVLayout& layout = call.layout;
+    for (int64_t key = 0; key < KEYS; key += STEP) {
+        float *key_scales = chunk.key_scales + key, *value_scales = chunk.value_scales.scales + key;
+        std::memset(key_scales, 0, STEP * sizeof(float));
+        std::memset(value_scales, 0, STEP * sizeof(float));
+        if (key + STEP <= begin || key >= end) continue;
+        int64_t at = layout.scale_at(STEP > 1, table[(first + key) / layout.block_size], (first + key) % layout.block_size, kv_head);
+        std::memcpy(key_scales, static_cast<const typename Type::Stored*>(call.key) + at, STEP * sizeof(float));
+        std::memcpy(value_scales, static_cast<const typename Type::Stored*>(call.value) + at, STEP * sizeof(float));
+    }
+    if (begin == 0 && end == KEYS) chunk.value_scales.prepare();
+}
 
 // Positions [low, high) of a chunk that begins at `first`, one by one. What lies outside becomes zero.
 template <typename Type>
-void copy_chunk(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk& chunk) {
+void copy_chunk(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk<Type>& chunk) {
     constexpr int PER_UNIT = Type::PER_UNIT;
-    using Value = typename Type::Value;
+    using Stored = typename Type::Stored;
+    using Unit = typename Type::Unit;
     const KVLayout& layout = call.layout;
     const int64_t* table = call.block_tables + row * call.max_blocks;
     bool panels = layout.panels(PER_UNIT);
     int num_units = (layout.head_dim + PER_UNIT - 1) / PER_UNIT;
-    std::memset(chunk.copied_keys, 0, sizeof(int32_t) * num_units * KEYS);
-    std::memset(chunk.copied_values, 0, sizeof(int32_t) * KEYS / PER_UNIT * layout.head_dim);
+    std::memset(chunk.copied_keys, 0, sizeof(Unit) * num_units * KEYS);
+    std::memset(chunk.copied_values, 0, sizeof(Unit) * KEYS / PER_UNIT * layout.head_dim);
     for (int64_t position = largest(first, low); position < high && position < first + KEYS; ++position) {
         int64_t block = table[position / layout.block_size], place = position % layout.block_size, key = position - first;
         for (int d = 0; d < layout.head_dim; ++d) {
             int64_t from = layout.key_at(panels, PER_UNIT, block, place, kv_head, d);
-            as_values<Type>(chunk.copied_keys)[(d / PER_UNIT * KEYS + key) * PER_UNIT + d % PER_UNIT] = static_cast<const Value*>(call.key)[from];
+            as_values<Type>(chunk.copied_keys)[(d / PER_UNIT * KEYS + key) * PER_UNIT + d % PER_UNIT] = static_cast<const Stored*>(call.key)[from];
             from = layout.value_at(panels, PER_UNIT, block, place, kv_head, d);
             as_values<Type>(chunk.copied_values)[(key / PER_UNIT * layout.head_dim + d) * PER_UNIT + key % PER_UNIT] =
-                static_cast<const Value*>(call.value)[from];
+                static_cast<const Stored*>(call.value)[from];
         }
     }
     for (int group = 0; group < GROUPS; ++group) chunk.keys[group] = chunk.copied_keys + group * LANES;
@@ -92,10 +114,10 @@ void copy_chunk(const AttentionCall& call, int64_t row, int kv_head, int64_t fir
 
 // A unit of values of which only some tokens are seen: the others become zeros, for what lies there may be no number.
 template <typename Type>
-void copy_seen(int64_t begin, int64_t end, int unit, int head_dim, Chunk& chunk) {
+void copy_seen(int64_t begin, int64_t end, int unit, int head_dim, Chunk<Type>& chunk) {
     constexpr int PER_UNIT = Type::PER_UNIT;
-    int32_t* copy = chunk.copied_values + unit * head_dim;
-    std::memcpy(copy, chunk.values[unit], sizeof(int32_t) * head_dim);
+    auto* copy = chunk.copied_values + unit * head_dim;
+    std::memcpy(copy, chunk.values[unit], sizeof *copy * head_dim);
     for (int token = 0; token < PER_UNIT; ++token) {
         int64_t key = unit * PER_UNIT + token;
         if (key >= begin && key < end) continue;
@@ -106,17 +128,23 @@ void copy_seen(int64_t begin, int64_t end, int unit, int head_dim, Chunk& chunk)
 
 // Points into the cache where that holds panels; else copies.
 template <typename Type>
-void find(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk& chunk) {
+void find(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk<Type>& chunk) {
     constexpr int PER_UNIT = Type::PER_UNIT;
     const KVLayout& layout = call.layout;
     int64_t begin = largest(first, low) - first, end = high - first < KEYS ? high - first : KEYS;
     chunk.first_unit = static_cast<int>(begin / PER_UNIT);
     chunk.last_unit = static_cast<int>((end + PER_UNIT - 1) / PER_UNIT);
-    if (!layout.panels(PER_UNIT)) return copy_chunk<Type>(call, row, kv_head, first, low, high, chunk);
+    bool panels = layout.panels(PER_UNIT);
     const int64_t* table = call.block_tables + row * call.max_blocks;
+    if constexpr (Type::HAS_SCALES) {
+        if (panels) find_scales<Type, KEYS_PER_PANEL>(call, table, kv_head, first, begin, end, chunk);
+        else find_scales<Type, 1>(call, table, kv_head, first, begin, end, chunk);
+    }
+    if (!panels) return copy_chunk<Type>(call, row, kv_head, first, low, high, chunk);
     auto region = [&](const void* cache, int64_t position) {
         int64_t block = table[position / layout.block_size];
-        return static_cast<const int32_t*>(cache) + layout.region(block, kv_head) / PER_UNIT;
+        const auto* values = static_cast<const typename Type::Stored*>(cache) + layout.region(block, kv_head);
+        return reinterpret_cast<const typename Type::Unit*>(values);
     };
     chunk.key_stride = layout.block_size;
     for (int group = 0; group < GROUPS; ++group) {
@@ -139,9 +167,9 @@ void ask_for(const AttentionCall& call, int64_t row, int kv_head, int64_t first,
     const KVLayout& layout = call.layout;
     if (!layout.panels(Type::PER_UNIT)) return;
     const int64_t* table = call.block_tables + row * call.max_blocks;
-    int64_t bytes = layout.head_size() * sizeof(typename Type::Value);
+    int64_t bytes = layout.head_size() * sizeof(typename Type::Stored);
     for (int64_t position = first; position < high && position < first + KEYS; position += layout.block_size) {
-        int64_t offset = layout.region(table[position / layout.block_size], kv_head) * sizeof(typename Type::Value);
+        int64_t offset = layout.region(table[position / layout.block_size], kv_head) * sizeof(typename Type::Stored);
         for (int64_t at = 0; at < bytes; at += CACHE_LINE) {
             prefetch(static_cast<const uint8_t*>(call.key) + offset + at);
             prefetch(static_cast<const uint8_t*>(call.value) + offset + at);
@@ -157,109 +185,107 @@ inline void in_groups(int first, int count, Function&& function) {
 
 // Scores of N queries from `query` on for M registers of keys from `group` on, over the head's units in their order.
 template <typename Type, int N, int M>
-inline void score(const Queries& queries, int query, int group, Chunk& chunk) {
-    Floats sums[N][M] = {};
+inline void score(const Queries& queries, int query, int group, Chunk<Type>& chunk) {
+    typename Type::Sums sums[N][M] = {};
     const int32_t* q = queries.values + query * queries.num_units;
     for (int unit = 0; unit < queries.num_units; ++unit) {
         Ints keys[M];
-        for (int m = 0; m < M; ++m) keys[m] = load_units(chunk.keys[group + m] + unit * chunk.key_stride);
+        for (int m = 0; m < M; ++m) keys[m] = Type::read(chunk.keys[group + m] + unit * chunk.key_stride);
         for (int n = 0; n < N; ++n)
             for (int m = 0; m < M; ++m) sums[n][m] = Type::add_products(sums[n][m], keys[m], q[n * queries.num_units + unit]);
     }
     for (int n = 0; n < N; ++n)
-        for (int m = 0; m < M; ++m) store(chunk.scores[query + n] + (group + m) * LANES, sums[n][m]);
+        for (int m = 0; m < M; ++m)
+            store(chunk.scores[query + n] + (group + m) * LANES,
+                  Type::score(sums[n][m], queries.scale[query + n], chunk.key_scales + (group + m) * LANES));
 }
 
 // N queries from `query` on, M registers of the output from column `d` on: the values, weighted, in the keys' order.
 template <typename Type, int N, int M, bool WHOLE>
-inline void add_values(const Queries& queries, int query, int d, int head_dim, const Chunk& chunk) {
-    Floats sums[N][M];
+inline void add_values(const Queries& queries, int query, int d, int head_dim, const Chunk<Type>& chunk) {
+    typename Type::Sums sums[N][M];
     float* output = queries.output + query * queries.width + d;
     const int32_t* weights = reinterpret_cast<const int32_t*>(chunk.scores[query]);
     for (int n = 0; n < N; ++n)
-        for (int m = 0; m < M; ++m) sums[n][m] = load(output + n * queries.width + m * LANES) * queries.kept[query + n];
+        for (int m = 0; m < M; ++m) sums[n][m] = Type::first_sums(output + n * queries.width + m * LANES, queries.kept[query + n]);
     for (int unit = chunk.first_unit; unit < chunk.last_unit; ++unit) {
         Ints values[M];
         for (int m = 0; m < M; ++m) {
-            const int32_t* from = chunk.values[unit] + d + m * LANES;
-            values[m] = WHOLE ? load_units(from) : load_units(from, head_dim - d - m * LANES);
+            const auto* from = chunk.values[unit] + d + m * LANES;
+            values[m] = WHOLE ? Type::read(from) : Type::read(from, head_dim - d - m * LANES);
         }
         for (int n = 0; n < N; ++n)
             for (int m = 0; m < M; ++m) sums[n][m] = Type::add_products(sums[n][m], values[m], weights[n * KEYS + unit]);
     }
     for (int n = 0; n < N; ++n)
-        for (int m = 0; m < M; ++m) store(output + n * queries.width + m * LANES, sums[n][m]);
+        for (int m = 0; m < M; ++m) {
+            float* to = output + n * queries.width + m * LANES;
+            store(to, Type::last_sums(sums[n][m], to, queries.weight_scale[query + n]));
+        }
 }
 
 template <typename Type, int N>
-inline void add_all_values(const Queries& queries, int query, int head_dim, const Chunk& chunk) {
+inline void add_all_values(const Queries& queries, int query, int head_dim, const Chunk<Type>& chunk) {
     int d = 0;
     for (; d + VECTORS * LANES <= head_dim; d += VECTORS * LANES) add_values<Type, N, VECTORS, true>(queries, query, d, head_dim, chunk);
     for (; d + LANES <= head_dim; d += LANES) add_values<Type, N, 1, true>(queries, query, d, head_dim, chunk);
     if (d < head_dim) add_values<Type, N, 1, false>(queries, query, d, head_dim, chunk);
 }
 
-inline Ints lane_numbers() {
-    Ints lanes;
-    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = lane;
-    return lanes;
-}
-
 constexpr float LOG2_E = 1.44269504f;
 
-// Weights as what they multiply: with bfloat16, whose rounding is 2^-9, four terms of the series suffice.
-template <typename Type>
-inline Floats weight_of(Floats x) {
-    return power_of_two<Type::PER_UNIT == 1 ? 7 : 4>(x);
-}
-
-inline void store_weights(float* to, Floats weights) { store(to, weights); }
-
-inline void store_weights(BFloat16* to, Floats weights) {
-#if defined(__AVX512BF16__)
-    __m256bh rounded = _mm512_cvtneps_pbh((__m512)weights);
-    std::memcpy(to, &rounded, sizeof rounded);
-#else
-    store(to, weights);
-#endif
-}
-
-// From scores to weights under the largest score so far. Scores count powers of two.
-template <typename Type>
-inline void weigh(const AttentionCall& call, Queries& queries, int n, int64_t first, Chunk& chunk) {
-    // Of the chunk's keys this query sees those from `oldest` to `newest`.
-    int newest = static_cast<int>(queries.position[n] - first < KEYS ? queries.position[n] - first : KEYS);
-    int64_t before = call.window ? queries.position[n] - call.window + 1 - first : 0;
-    int oldest = static_cast<int>(largest<int64_t>(0, before < KEYS ? before : KEYS));
+// The scores, which then count powers of two, of the keys that a query sees. Returns the largest.
+inline float scaled_scores(const AttentionCall& call, const float* scores, Seen seen, Floats (&v)[GROUPS]) {
     bool capped = call.softcap > 0;
     float scale = capped ? call.scale : call.scale * LOG2_E;
-    float* scores = chunk.scores[n];
-    Floats v[GROUPS], most = fill(NEGATIVE_INFINITY);
     for (int group = 0; group < GROUPS; ++group) v[group] = load(scores + group * LANES) * scale;
     if (capped)
         for (int group = 0; group < GROUPS; ++group) v[group] = soft_capped(v[group], call.softcap) * LOG2_E;
-    if (newest < KEYS - 1 || oldest > 0)
-        for (int group = 0; group < GROUPS; ++group) {
-            Ints key = lane_numbers() + group * LANES;
-            v[group] = (key > newest) | (key < oldest) ? fill(NEGATIVE_INFINITY) : v[group];
-        }
+    if (!seen.all())
+        for (int group = 0; group < GROUPS; ++group) v[group] = seen.holds(group) ? v[group] : fill(NEGATIVE_INFINITY);
+    Floats most = fill(NEGATIVE_INFINITY);
     for (int group = 0; group < GROUPS; ++group) most = max(most, v[group]);
-    auto* weights = reinterpret_cast<typename Type::Value*>(scores);
-    float peak = largest(queries.most[n], max_of(most));
+    return max_of(most);
+}
+
+// From scores to weights: of numbers under the largest score so far, of codes under the chunk's.
+template <typename Type>
+inline void weigh(const AttentionCall& call, Queries& queries, int n, int64_t first, Chunk<Type>& chunk) {
+    int64_t newest = queries.position[n] - first, oldest = call.window ? newest - call.window + 1 : 0;
+    Seen seen{static_cast<int>(largest<int64_t>(0, oldest < KEYS ? oldest : KEYS)), static_cast<int>(newest < KEYS ? newest : KEYS)};
+    Floats weights[GROUPS], sums = {};
+    float before = queries.most[n], top = scaled_scores(call, chunk.scores[n], seen, weights), peak = largest(before, top);
+    float base = Type::HAS_SCALES ? top : peak;
     queries.kept[n] = 1.0f;
-    if (peak == NEGATIVE_INFINITY) {  // nothing visible yet
-        for (int group = 0; group < GROUPS; ++group) store_weights(weights + group * LANES, Floats{});
+    if (base == NEGATIVE_INFINITY) {  // nothing visible yet
+        for (int group = 0; group < GROUPS; ++group) weights[group] = Floats{};
+        queries.weight_scale[n] = Type::put_weights(weights, chunk.value_scales, seen, chunk.scores[n]);
         return;
     }
-    Floats sums = {};
     for (int group = 0; group < GROUPS; ++group) {
-        Floats weight = weight_of<Type>(v[group] - peak);
-        store_weights(weights + group * LANES, weight);
-        sums += weight;
+        weights[group] = power_of_two<Type::WEIGHT_TERMS>(weights[group] - base);
+        sums += weights[group];
     }
-    queries.kept[n] = weight_of<Type>(fill(queries.most[n] - peak))[0];
+    queries.weight_scale[n] = Type::put_weights(weights, chunk.value_scales, seen, chunk.scores[n]);
     queries.most[n] = peak;
-    queries.total[n] = queries.total[n] * queries.kept[n] + sum_of(sums);
+    bool below = Type::HAS_SCALES && top < before;  // so it is the chunk that shrinks
+    float shrunk = power_of_two<Type::WEIGHT_TERMS>(fill(below ? top - before : before - peak))[0];
+    if (below) {
+        queries.weight_scale[n] *= shrunk;
+        queries.total[n] += shrunk * sum_of(sums);
+    } else {
+        queries.kept[n] = shrunk;
+        queries.total[n] = queries.total[n] * shrunk + sum_of(sums);
+    }
+}
+
+// What is left of the sums so far, for types whose next sums begin at zero. (In one expression with these the compiler could
+// round it in either of two ways.)
+template <typename Type>
+inline void shrink(Queries& queries, int n) {
+    if (!Type::HAS_SCALES || queries.kept[n] == 1.0f) return;
+    float* output = queries.output + n * queries.width;
+    for (int d = 0; d < queries.width; d += LANES) store(output + d, load(output + d) * queries.kept[n]);
 }
 
 // The queries of one part, from the place `n` on; returns how many.
@@ -272,7 +298,7 @@ int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n
         for (int head = kv_head * heads; head < (kv_head + 1) * heads; ++head, ++n) {
             int32_t* to = queries.values + n * queries.num_units;
             to[queries.num_units - 1] = 0;
-            std::memcpy(to, from + head * head_dim, head_dim * sizeof(typename Type::Value));
+            queries.scale[n] = Type::put_query(from + head * head_dim, head_dim, to);
             for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
             queries.most[n] = NEGATIVE_INFINITY;
             queries.total[n] = 0;
@@ -297,20 +323,23 @@ void write_output(const AttentionCall& call, const Part& part, int kv_head, int 
 // Queries [begin, begin + count) meet the keys [low, end) of a row, whose chunks begin at `first`.
 template <typename Type>
 void walk(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t end, int begin, int count,
-          Queries& queries, Chunk& chunk) {
+          Queries& queries, Chunk<Type>& chunk) {
     for (; first < end; first += KEYS) {
         find<Type>(call, row, kv_head, first, low, end, chunk);
         ask_for<Type>(call, row, kv_head, first + KEYS, end);
         for (int group = 0; group < GROUPS; group += VECTORS)
             in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { score<Type, N, VECTORS>(queries, n, group, chunk); });
-        for (int n = begin; n < begin + count; ++n) weigh<Type>(call, queries, n, first, chunk);
+        for (int n = begin; n < begin + count; ++n) {
+            weigh<Type>(call, queries, n, first, chunk);
+            shrink<Type>(queries, n);
+        }
         in_groups<QUERIES>(begin, begin + count,
                            [&](int n, auto N) { add_all_values<Type, N>(queries, n, call.layout.head_dim, chunk); });
     }
 }
 
 template <typename Type>
-void attend(const AttentionCall& call, const Item& item, Queries& queries, Chunk& chunk) {
+void attend(const AttentionCall& call, const Item& item, Queries& queries, Chunk<Type>& chunk) {
     int counts[MAX_QUERIES], count = 0;
     for (int p = 0; p < item.num_parts; ++p)
         count += counts[p] = read_queries<Type>(call, item.parts[p], item.kv_head, count, queries);
@@ -374,44 +403,21 @@ void attention(const AttentionCall& call, const Team& team) {
     int width = (head_dim + LANES - 1) / LANES * LANES;
     std::vector<Line> lines(num_lines(MAX_QUERIES * (width + num_units)) + 2 * num_lines(KEYS * head_dim) + 2);
     Queries queries;
-    Chunk chunk;
+    Chunk<Type> chunk;
     queries.width = width;
     queries.num_units = num_units;
     queries.output = lines.data()->lanes;
     queries.values = reinterpret_cast<int32_t*>(queries.output + MAX_QUERIES * width);
-    chunk.copied_keys = queries.values + MAX_QUERIES * num_units;
+    chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + MAX_QUERIES * num_units);
     chunk.copied_values = chunk.copied_keys + KEYS * num_units;
     hand_out(team, static_cast<int64_t>(items.size()), 1, [&](int64_t i) { attend<Type>(call, items[i], queries, chunk); });
 }
 
-template <typename Type>
-void write(const WriteCall& call, const Team& team) {
-    using Value = typename Type::Value;
-    const KVLayout& layout = call.layout;
-    bool panels = layout.panels(Type::PER_UNIT);
-    share(team, call.num_tokens, [&](int64_t token) {
-        int64_t block = call.slots[token] / layout.block_size, place = call.slots[token] % layout.block_size;
-        const Value* key = static_cast<const Value*>(call.key) + token * call.key_stride;
-        const Value* value = static_cast<const Value*>(call.value) + token * call.value_stride;
-        // A token's K lies on a line for each of its units: all are asked for before the first is written.
-        for (int head = 0; panels && head < layout.num_kv_heads; ++head)
-            for (int d = 0; d < layout.head_dim; d += Type::PER_UNIT)
-                __builtin_prefetch(static_cast<Value*>(call.key_cache) + layout.key_at(panels, Type::PER_UNIT, block, place, head, d), 1);
-        for (int head = 0; head < layout.num_kv_heads; ++head)
-            for (int d = 0; d < layout.head_dim; ++d) {
-                int64_t at = layout.key_at(panels, Type::PER_UNIT, block, place, head, d);
-                static_cast<Value*>(call.key_cache)[at] = key[head * layout.head_dim + d];
-                at = layout.value_at(panels, Type::PER_UNIT, block, place, head, d);
-                static_cast<Value*>(call.value_cache)[at] = value[head * layout.head_dim + d];
-            }
-    });
-}
-
 }  // namespace
 
-void attention_float32(const AttentionCall& call, const Team& team) { attention<Float32>(call, team); }
-void attention_bfloat16(const AttentionCall& call, const Team& team) { attention<PairOfBFloat16>(call, team); }
-void write_kv_float32(const WriteCall& call, const Team& team) { write<Float32>(call, team); }
-void write_kv_bfloat16(const WriteCall& call, const Team& team) { write<PairOfBFloat16>(call, team); }
+void attention_float32(const AttentionCall& call, const Team& team) { attention<InFloat32>(call, team); }
+void attention_bfloat16(const AttentionCall& call, const Team& team) { attention<InBFloat16>(call, team); }
+void attention_float32_over_codes(const AttentionCall& call, const Team& team) { attention<KVCodes<float>>(call, team); }
+void attention_bfloat16_over_codes(const AttentionCall& call, const Team& team) { attention<KVCodes<BFloat16>>(call, team); }
 
 }  // namespace quire::QUIRE_ISA

@@ -9,10 +9,10 @@ namespace quire {
 
 // T tokens of R rows, H heads of D values, G KV heads; memory belongs to the caller.
 struct AttentionCall {
-    const void* query;            // [T, H, D], tokens `query_stride` elements apart
-    const void* key;              // blocks, laid out as `layout` says
+    const void* query;            // [T, H, D] of float32 or bfloat16, tokens `query_stride` elements apart
+    const void* key;              // blocks of the query's type or of int8, laid out as `layout` says
     const void* value;            // the same
-    void* output;                 // [T, H, D]
+    void* output;                 // [T, H, D] of the query's type
     const int64_t* block_tables;  // [R, max_blocks]
     const int64_t* query_starts;  // [R + 1], offsets into T
     const int64_t* context_lens;  // [R], tokens with KV, those of this step included
@@ -27,9 +27,9 @@ struct AttentionCall {
 
 // K and V of each of T tokens to its slot: block * block_size + place.
 struct WriteCall {
-    const void* key;    // [T, G, D], tokens `key_stride` elements apart
+    const void* key;    // [T, G, D] of float32 or bfloat16, tokens `key_stride` elements apart
     const void* value;
-    void* key_cache;
+    void* key_cache;    // of the same type, or of int8
     void* value_cache;
     const int64_t* slots;  // [T]
     int64_t key_stride, value_stride, num_tokens;

@@ -13,6 +13,8 @@
     namespace quire::ISA {                                      \
     void attention_float32(const AttentionCall&, const Team&);  \
     void attention_bfloat16(const AttentionCall&, const Team&); \
+    void attention_float32_over_codes(const AttentionCall&, const Team&);  \
+    void attention_bfloat16_over_codes(const AttentionCall&, const Team&); \
     void dense_linear(const DenseCall&, const Team&);           \
     void dense_rows(const DenseRowsCall&, const Team&);         \
     void pack_panels(const PackCall&, const Team&);             \
@@ -26,6 +28,8 @@
     void activate(const ActivateCall&, const Team&);            \
     void write_kv_float32(const WriteCall&, const Team&);       \
     void write_kv_bfloat16(const WriteCall&, const Team&);      \
+    void write_kv_float32_as_codes(const WriteCall&, const Team&);  \
+    void write_kv_bfloat16_as_codes(const WriteCall&, const Team&); \
     void write_texts_float32(const TextBlocksCall&, const Team&); \
     void write_texts_bfloat16(const TextBlocksCall&, const Team&); \
     void add(const AddCall&, const Team&);                      \

@@ -46,6 +46,8 @@ struct InstructionSet {
     Kernel<ActivateCall> activate;
     Kernel<TextBlocksCall> write_texts_float32;
     Kernel<TextBlocksCall> write_texts_bfloat16;
+    Kernel<AttentionCall> attention_over_codes[2];  // of float32, of bfloat16
+    Kernel<WriteCall> write_kv_as_codes[2];
 };
 
 #define QUIRE_SET(ISA, PRESENT)                                                                      \
@@ -53,7 +55,9 @@ struct InstructionSet {
      ISA::dense_linear, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
      ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale, ISA::softcap, ISA::most_likely, \
-     ISA::layer_norm,  ISA::activate,    ISA::write_texts_float32, ISA::write_texts_bfloat16}
+     ISA::layer_norm,  ISA::activate,    ISA::write_texts_float32, ISA::write_texts_bfloat16, \
+     {ISA::attention_float32_over_codes, ISA::attention_bfloat16_over_codes},                                      \
+     {ISA::write_kv_float32_as_codes, ISA::write_kv_bfloat16_as_codes}}
 
 #if defined(__x86_64__)
 bool has_avx512() {
@@ -121,7 +125,10 @@ void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& 
 // What a second thread is worth: waking it takes as long as some thousand values.
 int threads_for(int64_t num_values, int num_threads) { return num_values < 16384 ? 1 : num_threads; }
 
-void attend(Program* program, const std::string& isa, bool bfloat16, uintptr_t query, int64_t query_stride, uintptr_t key,
+// Bytes after the codes of a token's K or V of one head, where the cache holds codes.
+int scale_size(bool codes) { return codes ? sizeof(float) : 0; }
+
+void attend(Program* program, const std::string& isa, bool bfloat16, bool codes, uintptr_t query, int64_t query_stride, uintptr_t key,
             uintptr_t value, uintptr_t output, uintptr_t block_tables, int64_t max_blocks, uintptr_t query_starts,
             uintptr_t context_lens, int64_t num_rows, int64_t block_size, int num_heads, int num_kv_heads, int head_dim,
             float scale, float softcap, int64_t window, bool causal, int num_threads) {
@@ -135,14 +142,15 @@ void attend(Program* program, const std::string& isa, bool bfloat16, uintptr_t q
                        query_stride,
                        num_rows,
                        max_blocks,
-                       {block_size, num_kv_heads, head_dim},
+                       {block_size, num_kv_heads, head_dim, scale_size(codes)},
                        num_heads,
                        scale,
                        softcap,
                        window,
                        causal};
     const InstructionSet& set = set_named(isa);
-    submit(program, num_threads, bfloat16 ? set.attention_bfloat16 : set.attention_float32, call);
+    auto kernel = bfloat16 ? set.attention_bfloat16 : set.attention_float32;
+    submit(program, num_threads, codes ? set.attention_over_codes[bfloat16] : kernel, call);
 }
 
 // A row's address and its stride in elements, and whether it is bfloat16.
@@ -229,15 +237,16 @@ void gated(Program* program, const std::string& isa, const Strided& gate, const 
     submit(program, threads_for(4 * num_tokens * width, num_threads), set_named(isa).gated, call, num_tokens);
 }
 
-void write_kv(Program* program, const std::string& isa, bool bfloat16, uintptr_t key, int64_t key_stride, uintptr_t value,
+void write_kv(Program* program, const std::string& isa, bool bfloat16, bool codes, uintptr_t key, int64_t key_stride, uintptr_t value,
               int64_t value_stride, uintptr_t key_cache, uintptr_t value_cache, uintptr_t slots, int64_t num_tokens,
               int64_t block_size, int num_kv_heads, int head_dim, int num_threads) {
     WriteCall call{at<void>(key),      at<void>(value), at<void>(key_cache), at<void>(value_cache),
                    at<int64_t>(slots), key_stride,      value_stride,        num_tokens,
-                   {block_size, num_kv_heads, head_dim}};
+                   {block_size, num_kv_heads, head_dim, scale_size(codes)}};
     const InstructionSet& set = set_named(isa);
+    auto kernel = bfloat16 ? set.write_kv_bfloat16 : set.write_kv_float32;
     submit(program, threads_for(2 * num_tokens * num_kv_heads * head_dim, num_threads),
-           bfloat16 ? set.write_kv_bfloat16 : set.write_kv_float32, call, num_tokens);
+           codes ? set.write_kv_as_codes[bfloat16] : kernel, call, num_tokens);
 }
 
 void write_texts(Program* program, const std::string& isa, bool bfloat16, uintptr_t key, int64_t key_stride, uintptr_t value,
@@ -315,7 +324,7 @@ NB_MODULE(_native, module) {
         .value("gelu_tanh", Activation::gelu_tanh)
         .value("relu", Activation::relu);
     module.def("instruction_sets", &names);
-    module.def("attend", &attend, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"),
+    module.def("attend", &attend, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("codes"),
                nb::arg("query"), nb::arg("query_stride"), nb::arg("key"), nb::arg("value"), nb::arg("output"),
                nb::arg("block_tables"), nb::arg("max_blocks"), nb::arg("query_starts"), nb::arg("context_lens"),
                nb::arg("num_rows"), nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"),
@@ -362,7 +371,7 @@ NB_MODULE(_native, module) {
                nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("half"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("gated", &gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("gate"), nb::arg("up"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("activation"), nb::arg("bfloat16"), nb::arg("num_threads"));
-    module.def("write_kv", &write_kv, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"),
+    module.def("write_kv", &write_kv, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("codes"),
                nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_cache"),
                nb::arg("value_cache"), nb::arg("slots"), nb::arg("num_tokens"), nb::arg("block_size"),
                nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("num_threads"));

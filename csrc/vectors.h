@@ -25,6 +25,8 @@ constexpr int LANES = 4;
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+typedef int16_t HalfShorts __attribute__((vector_size(2 * LANES)));
+typedef int8_t QuarterBytes __attribute__((vector_size(LANES)));
 
 struct BFloat16 {
     uint16_t bits;
@@ -62,6 +64,28 @@ inline void store(BFloat16* to, Floats v) {
     std::memcpy(to, &halves, sizeof halves);
 }
 
+// To nearest, ties to even; of magnitudes below 2^22.
+inline Ints to_nearest(Floats v) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_maskz_cvtps_epi32(0xffff, (__m512)v);
+#elif defined(__AVX2__)
+    return (Ints)_mm256_cvtps_epi32((__m256)v);
+#else
+    return __builtin_convertvector((v + 12582912.0f) - 12582912.0f, Ints);  // 1.5 * 2^23
+#endif
+}
+
+// Whole numbers, to nearest.
+inline void store(int16_t* to, Floats v) {
+    HalfShorts shorts = __builtin_convertvector(to_nearest(v), HalfShorts);
+    std::memcpy(to, &shorts, sizeof shorts);
+}
+
+inline void store(int8_t* to, Floats v) {
+    QuarterBytes bytes = __builtin_convertvector(to_nearest(v), QuarterBytes);
+    std::memcpy(to, &bytes, sizeof bytes);
+}
+
 // `count` values or a whole vector, whichever is less; the rest are zeros.
 template <typename T>
 Floats load_part(const T* from, int count) {
@@ -80,21 +104,45 @@ void store_part(T* to, Floats v, int count) {
 }
 
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+inline Ints max(Ints a, Ints b) { return a > b ? a : b; }
+
+inline Ints lane_numbers() {
+    Ints lanes;
+    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = lane;
+    return lanes;
+}
 
 template <typename T>
 T largest(T a, T b) {
     return a > b ? a : b;
 }
 
-template <int STEP, std::size_t... LANE>
-inline Floats rotated(Floats v, std::index_sequence<LANE...>) {
+template <int STEP, typename Vector, std::size_t... LANE>
+inline Vector rotated(Vector v, std::index_sequence<LANE...>) {
     return __builtin_shufflevector(v, v, ((LANE + STEP) % LANES)...);
 }
 
-template <int STEP = LANES / 2>
-inline float max_of(Floats v) {
+template <int STEP = LANES / 2, typename Vector>
+inline auto max_of(Vector v) {
     if constexpr (STEP == 0) return v[0];
     else return max_of<STEP / 2>(max(v, rotated<STEP>(v, std::make_index_sequence<LANES>())));
+}
+
+// As integers the bits of magnitudes have the numbers' order, and those of a NaN are the largest.
+inline Ints magnitude_bits(Floats v) { return (Ints)v & 0x7fffffff; }
+
+inline float of_bits(int32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// Of `count` values; NaN where there is one.
+template <typename T>
+inline float largest_magnitude(const T* from, int count) {
+    Ints most = {};
+    for (int i = 0; i < count; i += LANES) most = max(most, magnitude_bits(load_part(from + i, count - i)));
+    return of_bits(max_of(most));
 }
 
 template <int STEP = LANES / 2>

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from quire.core.kv_layout import KVCacheDType, KVCacheDTypeChoice
 from quire.core.native import INSTRUCTION_SETS
 from quire.core.quantization import Quantization, QuantizationChoice
 from quire.errors import InvalidRequestError
@@ -60,6 +61,11 @@ class EngineConfig:
         "weights as floats of the dtype (none), in the few bits a GGUF file has them in (stored), or rounded while loading"
         " (int8, int4): less memory, faster; auto: stored where it can be, unless a dtype is asked for",
         choices=get_args(QuantizationChoice),
+    )
+    kv_cache_dtype: KVCacheDTypeChoice = knob(
+        "auto",
+        "what keys and values are kept in: the model's dtype (auto), or codes of 8 bits (int8), of which twice as many fit",
+        choices=get_args(KVCacheDTypeChoice),
     )
     max_model_len: int | None = knob(
         None, "longest prompt + output in tokens (default: what the model and memory allow)"
@@ -207,6 +213,7 @@ class WorkerConfig:
     model: str
     dtype: Literal["float32", "bfloat16", "float16"]
     quantization: Quantization = "none"
+    kv_cache_dtype: KVCacheDType
     keep_packed: bool = False
     """Linear weights are read from quire's cache where they are there, and put there where they are not."""
     enforce_eager: bool = False

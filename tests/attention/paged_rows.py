@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from quire.attention.backend import AttentionBackend, AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
-from quire.core.kv_layout import NULL_BLOCK
+from quire.core.kv_layout import NULL_BLOCK, values_per_head
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,10 @@ def make_tokens(shape: AttentionShape, length: int, seed: int, dtype: torch.dtyp
 
 
 class PagedRows:
-    """A cache that holds NaN wherever nothing was written, blocks handed out in an order drawn from `seed`."""
+    """A cache that holds NaN wherever nothing was written, blocks handed out in an order drawn from `seed`.
+
+    `kv_dtype`: the rows' own, or int8, of which the scales are NaN where nothing was written.
+    """
 
     def __init__(
         self,
@@ -63,13 +66,17 @@ class PagedRows:
         *,
         block_size: int = 4,
         seed: int = 0,
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
         self.backend, self.shape, self.rows, self.block_size = backend, shape, rows, block_size
+        self.kv_dtype = kv_dtype or rows[0].query.dtype
         counts = [-(-len(row) // block_size) for row in rows]
         order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(seed)) + NULL_BLOCK + 1
         self.tables = [blocks.tolist() for blocks in order.split(counts)]
-        cache_shape = (sum(counts) + 1, block_size, shape.num_kv_heads, shape.head_dim)
-        poison = torch.full(cache_shape, torch.nan, dtype=rows[0].query.dtype)
+        width = values_per_head(shape.head_dim, str(self.kv_dtype).removeprefix("torch."))
+        cache_shape = (sum(counts) + 1, block_size, shape.num_kv_heads, width)
+        # Four bytes of -1 are a NaN in float32.
+        poison = torch.full(cache_shape, -1 if self.kv_dtype == torch.int8 else torch.nan, dtype=self.kv_dtype)
         self.cache = LayerKVCache(poison, poison.clone())
         self.num_computed = [0] * len(rows)
 
@@ -123,6 +130,21 @@ class PagedRows:
         if self.shape.window is not None:
             first = max(0, self.num_computed[r] - self.shape.window + 1) // self.block_size
         return first, -(-(self.num_computed[r] + n) // self.block_size)
+
+
+def as_kept(tokens: Tokens, kv_dtype: torch.dtype) -> Tokens:
+    """With K and V as a cache of that dtype gives them back."""
+    if kv_dtype != torch.int8:
+        return tokens
+    return replace(tokens, key=rounded_to_codes(tokens.key), value=rounded_to_codes(tokens.value))
+
+
+def rounded_to_codes(x: torch.Tensor) -> torch.Tensor:
+    """float32: multiples of 1/127 of each vector's largest magnitude."""
+    largest = x.float().abs().amax(-1, keepdim=True)
+    # A number over a tensor would be that number times a reciprocal: half of the largest, 63.5, would be rounded otherwise.
+    codes = (x.float() * (torch.full_like(largest, 127) / largest.clamp(min=1e-30))).round()
+    return codes * (largest / 127)
 
 
 def dense_attention(tokens: Tokens, shape: AttentionShape) -> torch.Tensor:

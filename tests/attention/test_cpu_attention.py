@@ -20,6 +20,7 @@ from quire.kernels import native
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
 DTYPES = [torch.float32, torch.bfloat16]
+KV_DTYPES = [None, torch.int8]
 SETS = native.instruction_sets()
 
 
@@ -51,31 +52,40 @@ def shapes(draw: st.DrawFn) -> AttentionShape:
     schedule=schedules(),
     shape=st.sampled_from(SHAPES) | shapes(),
     dtype=st.sampled_from(DTYPES),
+    kv_dtype=st.sampled_from(KV_DTYPES),
     block_size=st.sampled_from([1, 5, 16, 32]),
     instruction_set=st.sampled_from(SETS or ("none",)),
 )
-def test_mixed_steps(schedule, shape, dtype, block_size, instruction_set) -> None:  # type: ignore[no-untyped-def]
+def test_mixed_steps(schedule, shape, dtype, kv_dtype, block_size, instruction_set) -> None:  # type: ignore[no-untyped-def]
     lengths, steps = schedule
     rows = [make_tokens(shape, length, seed=r, dtype=dtype) for r, length in enumerate(lengths)]
-    paged = PagedRows(backend(instruction_set), shape, rows, block_size=block_size)
+    paged = PagedRows(backend(instruction_set), shape, rows, block_size=block_size, kv_dtype=kv_dtype)
     assert_dense(paged, paged.run(steps), shape)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_rows_bits_are_its_own(shape: AttentionShape, dtype: torch.dtype, instruction_set: str) -> None:
+def test_a_rows_bits_are_its_own(
+    shape: AttentionShape, dtype: torch.dtype, kv_dtype: torch.dtype | None, instruction_set: str
+) -> None:
     """Alone and whole, or in chunks among others, over other blocks, with one thread or two."""
     probe = make_tokens(shape, 150, seed=1, dtype=dtype)
     others = [make_tokens(shape, length, seed=length, dtype=dtype) for length in (40, 77, 200)]
-    (alone,) = PagedRows(backend(instruction_set), shape, [probe], block_size=16).run([{0: 150}])
+    (alone,) = PagedRows(backend(instruction_set), shape, [probe], block_size=16, kv_dtype=kv_dtype).run([{0: 150}])
     threads = native.thread_count()
     try:
         for num_threads in (1, 2):
             native.use_num_threads(num_threads)
             for cuts in ([149, 1], [1, 64, 85], [33] * 4 + [18], [1] * 150):
                 among = PagedRows(
-                    backend(instruction_set), shape, [others[0], probe, *others[1:]], block_size=16, seed=7
+                    backend(instruction_set),
+                    shape,
+                    [others[0], probe, *others[1:]],
+                    block_size=16,
+                    seed=7,
+                    kv_dtype=kv_dtype,
                 )
                 steps = [{1: count} for count in cuts]
                 steps[0] |= {0: 40, 2: 30}
@@ -86,11 +96,12 @@ def test_a_rows_bits_are_its_own(shape: AttentionShape, dtype: torch.dtype, inst
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("block_size", [16, 5])
 def test_bits_are_those_of_rows_that_share_no_blocks(
-    block_size: int, shape: AttentionShape, dtype: torch.dtype, instruction_set: str
+    block_size: int, shape: AttentionShape, dtype: torch.dtype, kv_dtype: torch.dtype | None, instruction_set: str
 ) -> None:
     """Rows after one prefix read its blocks together, those after another one theirs."""
     common = [make_tokens(shape, length, seed=length, dtype=dtype) for length in (200, 330)]
@@ -99,8 +110,10 @@ def test_bits_are_those_of_rows_that_share_no_blocks(
     try:
         for num_threads in (1, 2):
             torch.set_num_threads(num_threads)
-            apart = PagedRows(backend(instruction_set), shape, rows, block_size=block_size)
-            together = PagedRows(backend(instruction_set), shape, rows, block_size=block_size, seed=3)
+            apart, together = (
+                PagedRows(backend(instruction_set), shape, rows, block_size=block_size, seed=seed, kv_dtype=kv_dtype)
+                for seed in (0, 3)
+            )
             for r, row in enumerate(rows):
                 apart.step({r: len(row) - 7 - r})
                 shared = (len(row) - 7 - r) // block_size
@@ -126,8 +139,49 @@ def joined(first: Tokens, second: Tokens) -> Tokens:
     )
 
 
-def test_another_rows_nan_stays_its_own() -> None:
-    assert_nan_stays_its_own(CpuBackend())
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
+def test_another_rows_nan_stays_its_own(kv_dtype: torch.dtype | None) -> None:
+    assert_nan_stays_its_own(CpuBackend(), kv_dtype)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("block_size", [5, 16])
+def test_codes_are_the_nearest(block_size: int, dtype: torch.dtype, instruction_set: str) -> None:
+    """Blocks of 5 tokens lie as [tokens, heads, D and a scale], those of 16 by panels: the same codes and scales."""
+    generator = torch.Generator().manual_seed(2)
+    x = (torch.randn(2, 40, 3, 6, generator=generator) * torch.logspace(-20, 20, 40)[:, None, None]).to(dtype)
+    x[0, 7, 1] = 0
+    key_cache, value_cache = torch.full((2, 48 // block_size + 1, block_size, 3, 10), 77, dtype=torch.int8)
+    slots = torch.randperm(48 // block_size * block_size, generator=generator)[:40]
+    native.write_kv(x[0], x[1], key_cache, value_cache, slots, instruction_set=instruction_set)
+    for kept, written, is_key in ((key_cache, x[0], True), (value_cache, x[1], False)):
+        codes, scales = unpacked(kept, block_size, 6, is_key)
+        magnitude = written.float().abs().amax(-1)
+        torch.testing.assert_close(scales[slots], magnitude / 127, rtol=1e-6, atol=0)
+        exact = written.double() * 127 / magnitude.double().clamp(min=1e-300)[..., None]
+        assert ((codes[slots].double() - exact).abs() <= 0.5 + 1e-4).all()
+        untouched = torch.ones(len(codes), dtype=torch.bool)
+        untouched[slots] = False
+        assert (codes[untouched] == 77).all()
+
+
+def unpacked(cache: torch.Tensor, block_size: int, head_dim: int, is_key: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 [slots, heads, D] and float32 [slots, heads], as csrc/kv_cache.h says where they lie."""
+    num_blocks, _, num_heads, width = cache.shape
+    if block_size % 16:
+        rows = cache.flatten(0, 1)
+        return rows[..., :head_dim], rows[..., head_dim:].clone(memory_format=torch.contiguous_format).view(
+            torch.float32
+        )[..., 0]
+    regions = cache.view(num_blocks, num_heads, block_size * width)
+    units, scales = regions[..., : block_size * head_dim], regions[..., block_size * head_dim :]
+    if is_key:
+        codes = units.reshape(num_blocks, num_heads, head_dim // 2, block_size, 2).permute(0, 3, 1, 2, 4)
+    else:
+        codes = units.reshape(num_blocks, num_heads, block_size // 2, head_dim, 2).permute(0, 2, 4, 1, 3)
+    scales = scales.clone(memory_format=torch.contiguous_format).view(torch.float32)
+    return codes.reshape(-1, num_heads, head_dim), scales.permute(0, 2, 1).reshape(-1, num_heads)
 
 
 def test_an_instruction_set_the_cpu_lacks_is_refused() -> None:

@@ -56,6 +56,13 @@ def test_by_name_and_fastest_first() -> None:
     assert isinstance(select_backend("auto", torch.float16, config()), TorchBackend)
 
 
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+def test_int8_keys_and_values_leave_one_backend() -> None:
+    assert isinstance(select_backend("auto", torch.bfloat16, config(), "int8"), CpuBackend)
+    with pytest.raises(UnsupportedModelError, match=r"torch: keeps KV in the model.s dtype alone \(set kv_cache_dtype"):
+        select_backend("torch", torch.bfloat16, config(), "int8")
+
+
 @pytest.mark.parametrize(
     ("dtype", "model", "reason"),
     [

@@ -36,8 +36,8 @@ def test_gemma_keeps_a_fraction_of_the_kv_of_full_attention() -> None:
     """15 of 18 layers slide: at 8,192 tokens a sequence holds under a third of what full attention would."""
     specs: list[KVSpec] = [FULL if layer % 6 == 5 else SLIDING for layer in range(18)]
     sliding, full = group_layers(specs), group_layers([FULL] * 18)
-    held = num_blocks_per_sequence(sliding, 16, 8192) * bytes_per_block(sliding, 16, 2)
-    everything = num_blocks_per_sequence(full, 16, 8192) * bytes_per_block(full, 16, 2)
+    held = num_blocks_per_sequence(sliding, 16, 8192) * bytes_per_block(sliding, 16, "bfloat16")
+    everything = num_blocks_per_sequence(full, 16, 8192) * bytes_per_block(full, 16, "bfloat16")
     assert held / everything == pytest.approx(1 / 6 + 5 / 6 * 33 / 512, abs=0.01)
 
 
@@ -61,5 +61,7 @@ def test_blocks_per_sequence_bound_what_a_window_holds(num_tokens: int, block_si
 
 
 def test_block_bytes() -> None:
-    config = make_kv_cache_config([FULL] * 18, block_size=16, bytes_per_element=2, num_blocks=10)
+    config = make_kv_cache_config([FULL] * 18, block_size=16, dtype="bfloat16", num_blocks=10)
     assert config.bytes_per_block == 2 * 18 * 16 * 256 * 2
+    codes = make_kv_cache_config([FULL] * 18, block_size=16, dtype="int8", num_blocks=10)
+    assert codes.bytes_per_block == 2 * 18 * 16 * (256 + 4)

@@ -18,6 +18,7 @@ ENGINES: dict[str, Engine] = {
     "cpu-float32": {"backend": "cpu", "dtype": "float32", "seed": 7, "num_threads": 2},
     "cpu-bfloat16": {"backend": "cpu", "dtype": "bfloat16", "seed": 7, "num_threads": 2},
     "cpu-int8": {"backend": "cpu", "dtype": "float32", "quantization": "int8", "seed": 7, "num_threads": 1},
+    "cpu-int8-kv": {"backend": "cpu", "dtype": "bfloat16", "kv_cache_dtype": "int8", "seed": 7, "num_threads": 2},
 }
 PROBE_LENGTH = 70
 

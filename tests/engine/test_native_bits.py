@@ -38,6 +38,7 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "stored": {"dtype": "bfloat16", "quantization": "stored"},
     "int8": {"dtype": "float32", "quantization": "int8"},
     "int4": {"dtype": "bfloat16", "quantization": "int4"},
+    "int8-kv": {"dtype": "bfloat16", "kv_cache_dtype": "int8"},
 }
 
 
@@ -52,7 +53,10 @@ def run(model: str, **config: Any) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("model", "weights"),
-    [*(("smollm2", weights) for weights in WEIGHTS), *(("gemma3", weights) for weights in ("bfloat16", "stored"))],
+    [
+        *(("smollm2", weights) for weights in WEIGHTS),
+        *(("gemma3", weights) for weights in ("bfloat16", "stored", "int8-kv")),
+    ],
 )
 def test_the_bits_do_not_depend_on_batch_chunks_threads_or_programs(
     model: str, weights: str, request: pytest.FixtureRequest

@@ -148,6 +148,47 @@ def test_the_kernels_choose_their_instruction_set_unless_one_is_asked_for(
     assert resolve(EngineConfig(backend="torch"), smollm2_config, laptop).instruction_set is None
 
 
+def test_twice_as_many_blocks_of_int8_fit(
+    smollm2_config: ModelConfig, gemma_config: ModelConfig, machine: Machine
+) -> None:
+    """One scale of 4 bytes beside 64 or 256 codes."""
+    small = replace(machine, free_memory=5 * 2**29)
+    for model, low in ((smollm2_config, 1.87), (gemma_config, 1.96)):
+        asked = {"dtype": "bfloat16", "max_model_len": 2048}
+        floats, codes = (
+            resolve(EngineConfig(kv_cache_dtype=kv, **asked), model, small)  # type: ignore[arg-type]
+            for kv in ("auto", "int8")
+        )
+        assert (floats.kv_cache_dtype, codes.kv_cache_dtype) == ("bfloat16", "int8")
+        assert low < floats.kv_cache.bytes_per_block / codes.kv_cache.bytes_per_block < 2
+        assert low < codes.num_blocks / floats.num_blocks < 2.02
+        assert codes.memory.kv_bytes_per_token < floats.memory.kv_bytes_per_token / low
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        (
+            "torch",
+            "kv_cache_dtype int8 cannot be used: backend torch keeps KV in the model's dtype alone; choose backend cpu,"
+            " or auto.",
+        ),
+        (
+            "reference",
+            "kv_cache_dtype int8 cannot be used: backend reference keeps KV in the model's dtype alone; choose backend"
+            " cpu, or auto.",
+        ),
+    ],
+)
+def test_int8_keys_and_values_are_the_native_kernels_own(
+    smollm2_config: ModelConfig, machine: Machine, backend: Any, words: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as refusal:
+        resolve(EngineConfig(kv_cache_dtype="int8", backend=backend), smollm2_config, machine)
+    assert str(refusal.value) == words
+    assert refusal.value.field == "kv_cache_dtype"
+
+
 @pytest.mark.parametrize(
     ("backend", "words"),
     [

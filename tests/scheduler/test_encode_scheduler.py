@@ -20,7 +20,7 @@ VECTORS = Vectors(b"\0\0\0\0", 1)
 
 
 def make_scheduler(**config: object) -> EncodeScheduler:
-    layout = make_kv_cache_config([], block_size=16, bytes_per_element=4, num_blocks=1)
+    layout = make_kv_cache_config([], block_size=16, dtype="float32", num_blocks=1)
     return EncodeScheduler(SchedulerConfig(**config), KVCacheManager(layout))
 
 

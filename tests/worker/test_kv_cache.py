@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import pytest
 import torch
 
-from quire.core.kv_layout import FullAttentionSpec, KVSpec, SlidingWindowSpec, make_kv_cache_config
+from quire.core.kv_layout import FullAttentionSpec, KVCacheDType, KVSpec, SlidingWindowSpec, make_kv_cache_config
+from quire.core.native import has_native_module
+from quire.kernels import native
 from quire.kernels.array import Arrays
-from quire.kernels.dtype import DType
 from quire.kernels.tensor import Tensors
 from quire.kernels.torch_tensors import TorchTensors
 from quire.worker.kv_cache import KVCache
@@ -21,9 +21,9 @@ SLIDING = SlidingWindowSpec(2, 8, 4)
 OF_TORCH = TorchTensors()
 
 
-def make(tensors: Tensors = OF_TORCH, dtype: Any = torch.float32) -> KVCache:
+def make(tensors: Tensors = OF_TORCH, dtype: KVCacheDType = "float32") -> KVCache:
     specs: list[KVSpec] = [SLIDING, FULL, SLIDING, FULL]
-    return KVCache(make_kv_cache_config(specs, block_size=4, bytes_per_element=4, num_blocks=6), 4, tensors, dtype)
+    return KVCache(make_kv_cache_config(specs, block_size=4, dtype=dtype, num_blocks=6), 4, tensors, dtype)
 
 
 def test_groups_share_slots_not_layers_of_one_group() -> None:
@@ -34,8 +34,13 @@ def test_groups_share_slots_not_layers_of_one_group() -> None:
 
 
 def test_dtypes_start_at_zero_and_are_writable() -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        cache = make(OF_TORCH, dtype)
+    dtypes: dict[KVCacheDType, torch.dtype] = {
+        "float32": torch.float32,
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+    }
+    for name, dtype in dtypes.items():
+        cache = make(OF_TORCH, name)
         assert cache.layers[3].value.dtype is dtype
         assert cache.layers[3].value.shape == (6, 4, 2, 8)
         assert not cache.layers[3].value.any()
@@ -52,10 +57,36 @@ def test_copies_read_every_source_before_any_is_overwritten() -> None:
 
 
 def test_arrays_are_copied_too() -> None:
-    cache = make(Arrays(), DType.BFLOAT16)
+    cache = make(Arrays(), "bfloat16")
     for block in range(6):
         cache.layers[0].key[block] = float(block)
     cache.copy_blocks([(1, 2), (2, 3)])
     found = Arrays().numbers(cache.layers[0].key)
     assert [np.unique(found[block]).tolist() for block in range(4)] == [[0], [1], [1], [2]]
     assert not Arrays().numbers(cache.layers[0].value).any()
+
+
+def test_memory_is_what_the_layout_counts() -> None:
+    for dtype in ("float32", "bfloat16", "int8"):
+        specs: list[KVSpec] = [SLIDING, FULL, SLIDING, FULL]
+        config = make_kv_cache_config(specs, block_size=4, dtype=dtype, num_blocks=6)
+        slots = KVCache(config, 4, Arrays(), dtype).slots
+        assert sum(x.stored.nbytes for slot in slots for x in (slot.key, slot.value)) == 6 * config.bytes_per_block
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_copied_block_is_read_as_the_first(dtype: KVCacheDType) -> None:
+    """Copy on write: codes go with their scales."""
+    cache = make(Arrays(), dtype)
+    x = Arrays().of(np.random.default_rng(0).standard_normal((4, 2, 8), np.float32) * 100)
+    layer = cache.layers[1]
+    native.write_kv(x, x, layer.key, layer.value, Arrays().of(np.arange(4) + 1 * 4))
+    cache.copy_blocks([(1, 5)])
+
+    def attend(block: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+        table, starts, lens = (Arrays().of(np.array(numbers)) for numbers in ([[block]], [0, 4], [4]))
+        return native.paged_attention(x, layer.key, layer.value, table, starts, lens, scale=1e-4).stored
+
+    assert np.array_equal(attend(5), attend(1))
+    assert np.abs(attend(1)).max() > 10

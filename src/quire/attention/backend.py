@@ -20,6 +20,8 @@ class AttentionCapabilities:
     logit_softcap: bool
     bitwise_dtypes: frozenset[DType]
     """Dtypes in which a row's result does not depend on the batch, the chunking, or the history of the cache."""
+    int8_kv: bool = False
+    """Whether the cache may hold codes of 8 bits instead of the model's dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class AttentionShape:
 
 @dataclass(slots=True)
 class LayerKVCache:
-    """The KV of one layer: key and value [num_blocks, block_size, num_kv_heads, head_dim]."""
+    """The KV of one layer: key and value [num_blocks, block_size, num_kv_heads, values_per_head(head_dim)]."""
 
     key: Any
     value: Any

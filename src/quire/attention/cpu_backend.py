@@ -22,6 +22,7 @@ class CpuBackend:
         sliding_window=True,
         logit_softcap=True,
         bitwise_dtypes=NATIVE_DTYPES,
+        int8_kv=True,
     )
 
     def attend(

@@ -52,7 +52,7 @@ class CpuEncoderBackend:
     """The native kernel of decoders, over K and V that live as long as a layer: a text's bits depend on it alone."""
 
     name = "cpu"
-    capabilities = replace(CpuBackend.capabilities, sliding_window=False, logit_softcap=False)
+    capabilities = replace(CpuBackend.capabilities, sliding_window=False, logit_softcap=False, int8_kv=False)
 
     def attend(
         self,

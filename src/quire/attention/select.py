@@ -23,7 +23,7 @@ ENCODER_BACKENDS = {
 }
 
 
-def select_backend(name: str, dtype: Any, config: ModelConfig) -> AttentionBackend:
+def select_backend(name: str, dtype: Any, config: ModelConfig, kv_cache_dtype: str = "auto") -> AttentionBackend:
     """The backend of that name, or for "auto" the fastest that can run the model.
 
     Raises UnsupportedModelError that says why each backend was refused.
@@ -34,16 +34,17 @@ def select_backend(name: str, dtype: Any, config: ModelConfig) -> AttentionBacke
             refusals.append(f"{candidate}: not the one asked for")
             continue
         backend = cast(AttentionBackend, load_place(place)())
-        reason = _refusal(backend, dtype, config)
+        reason = _refusal(backend, dtype, config, kv_cache_dtype)
         if reason is None:
             return backend
         refusals.append(f"{candidate}: {reason}")
     raise UnsupportedModelError(
-        f"No attention backend fits backend={name!r}, dtype={dtype} and {config.architecture} ({'; '.join(refusals)})."
+        f"No attention backend fits backend={name!r}, dtype={dtype}, kv_cache_dtype={kv_cache_dtype} and"
+        f" {config.architecture} ({'; '.join(refusals)})."
     )
 
 
-def _refusal(backend: AttentionBackend, dtype: Any, config: ModelConfig) -> str | None:
+def _refusal(backend: AttentionBackend, dtype: Any, config: ModelConfig, kv_cache_dtype: str) -> str | None:
     """Why this backend cannot serve, or None where it can."""
     can = backend.capabilities
     if dtype_of(dtype) not in can.dtypes:
@@ -52,4 +53,6 @@ def _refusal(backend: AttentionBackend, dtype: Any, config: ModelConfig) -> str 
         return f"cannot soft-cap scores (attention_logit_softcap {config.attention_logit_softcap})"
     if not can.sliding_window and any(layer.window is not None for layer in config.layers):
         return "has no sliding window"
+    if kv_cache_dtype == "int8" and not can.int8_kv:
+        return "keeps KV in the model's dtype alone (set kv_cache_dtype to auto, or backend to cpu)"
     return None

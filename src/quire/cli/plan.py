@@ -10,7 +10,7 @@ from quire.checkpoint.checkpoint import open_checkpoint
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
 from quire.config import EngineConfig
 from quire.errors import InvalidRequestError
-from quire.plan.backend import check_quantization, choose_backend, choose_quantization
+from quire.plan.backend import check_kv_cache_dtype, check_quantization, choose_backend, choose_quantization
 from quire.plan.dtype import choose_dtype
 from quire.plan.machine import read_machine
 from quire.plan.memory import Demand, plan_memory
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         (
             "dtype",
             "quantization",
+            "kv_cache_dtype",
             "backend",
             "max_model_len",
             "block_size",
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> None:
     demand = Demand(
         dtype="float32",
         quantization=quantization,
+        kv_cache_dtype=config.kv_cache_dtype,
         max_model_len=config.max_model_len or model.default_context,
         concurrency=args.concurrency,
         max_num_seqs=args.concurrency,
@@ -56,7 +58,9 @@ def run(args: argparse.Namespace) -> None:
         enable_chunked_prefill=not model.is_encoder,
     )
     dtype, reason = choose_dtype(config, model, machine, demand, budget)
-    check_quantization(config, quantization, model, choose_backend(config, model, machine, dtype)[0])
+    backend, _ = choose_backend(config, model, machine, dtype)
+    check_quantization(config, quantization, model, backend)
+    check_kv_cache_dtype(config, model, backend)
     plan = plan_memory(model, replace(demand, dtype=dtype), budget)
     if args.json:
         print(json.dumps({"model": config.model, **asdict(plan), "fits": plan.fits}, indent=2))

@@ -9,9 +9,17 @@ full-attention and sliding-window layers. (The hybrid KV cache manager of vLLM w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 NULL_BLOCK = 0
 """Block 0 is never handed out: a table entry that nothing reads any more points to it."""
+
+KVCacheDType = Literal["float32", "bfloat16", "float16", "int8"]
+"""`int8`: K and V of a token and head are codes with one float32 scale."""
+KVCacheDTypeChoice = Literal["auto", "int8"]
+"""`auto`: the model's dtype."""
+BYTES_PER_ELEMENT: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +96,18 @@ def group_layers(specs: list[KVSpec]) -> tuple[KVGroup, ...]:
     )
 
 
-def bytes_per_block(groups: tuple[KVGroup, ...], block_size: int, bytes_per_element: int) -> int:
+def values_per_head(head_dim: int, dtype: str) -> int:
+    """What K (or V) of one token and head takes, counted in values of the dtype: those of int8 are followed by their scale."""
+    return head_dim + (SCALE_BYTES if dtype == "int8" else 0)
+
+
+def bytes_per_block(groups: tuple[KVGroup, ...], block_size: int, dtype: KVCacheDType) -> int:
     """K and V of `block_size` tokens in every slot of one block."""
     if not groups:
         return 0
     spec = groups[0].spec
-    return 2 * slots_per_block(groups) * block_size * spec.num_kv_heads * spec.head_dim * bytes_per_element
+    per_head = values_per_head(spec.head_dim, dtype) * BYTES_PER_ELEMENT[dtype]
+    return 2 * slots_per_block(groups) * block_size * spec.num_kv_heads * per_head
 
 
 def slots_per_block(groups: tuple[KVGroup, ...]) -> int:
@@ -116,7 +130,7 @@ def num_blocks_per_sequence(groups: tuple[KVGroup, ...], block_size: int, num_to
 
 
 def make_kv_cache_config(
-    specs: list[KVSpec], *, block_size: int, bytes_per_element: int, num_blocks: int
+    specs: list[KVSpec], *, block_size: int, dtype: KVCacheDType, num_blocks: int
 ) -> KVCacheConfig:
     groups = group_layers(specs)
     return KVCacheConfig(
@@ -124,5 +138,5 @@ def make_kv_cache_config(
         num_blocks=num_blocks,
         groups=groups,
         slots_per_block=slots_per_block(groups),
-        bytes_per_block=bytes_per_block(groups, block_size, bytes_per_element),
+        bytes_per_block=bytes_per_block(groups, block_size, dtype),
     )

@@ -132,6 +132,7 @@ def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConf
         dtype=resolved.dtype,
         quantization=resolved.quantization,
         keep_packed=resolved.packed_cache == "on",
+        kv_cache_dtype=resolved.kv_cache_dtype,
         enforce_eager=resolved.enforce_eager,
         backend=resolved.backend,
         instruction_set=resolved.instruction_set,
@@ -144,7 +145,7 @@ def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConf
 def _kv_cache_manager(resolved: ResolvedConfig, identity: str) -> KVCacheManager:
     return KVCacheManager(
         resolved.kv_cache,
-        model_identity=f"{identity}/{resolved.dtype}/{resolved.quantization}",
+        model_identity=f"{identity}/{resolved.dtype}/{resolved.quantization}/{resolved.kv_cache_dtype}",
         enable_prefix_caching=resolved.scheduler.enable_prefix_caching,
         eviction_policy=resolved.scheduler.eviction_policy,
     )

@@ -17,6 +17,7 @@ class DType(StrEnum):
     FLOAT16 = "float16"
     INT64 = "int64"
     UINT8 = "uint8"
+    INT8 = "int8"
 
     @property
     def stored(self) -> np.dtype[Any]:

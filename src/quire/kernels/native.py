@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from quire.core.kv_layout import values_per_head
 from quire.core.native import MAX_HEADS_PER_KV_HEAD
 from quire.kernels.arithmetic import add, gather, scale
 from quire.kernels.dtype import NATIVE_DTYPES as DTYPES
@@ -63,19 +64,15 @@ def paged_attention(
 ) -> T:
     """Attention of T tokens in R rows over KV in blocks (csrc/attention.cpp) -> [T, num_heads, head_dim].
 
-    query [T, num_heads, head_dim]; key, value [num_blocks, block_size, num_kv_heads, head_dim], of one dtype of DTYPES,
-    written by `write_kv`: within a block the order is the kernel's own (csrc/kv_cache.h); int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].
+    query [T, num_heads, head_dim] of one of DTYPES; key, value as `write_kv` has written them: within a block the order is the
+    kernel's own (csrc/kv_cache.h); int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].
     Not `causal`: a token sees all of its row, which has no window then.
     A token's result has the same bits whatever else is in the step, with any number of threads.
     """
     num_tokens, num_heads, head_dim = query.shape
     assert causal or window is None
     _, block_size, num_kv_heads, _ = key.shape
-    assert key.is_contiguous()
-    assert value.is_contiguous()
-    assert key.shape == value.shape
-    assert key.shape[3] == head_dim
-    assert query.dtype == key.dtype == value.dtype
+    codes = _holds_codes(key, value, query, head_dim)
     assert all(dtype_of(x.dtype) == DType.INT64 for x in (block_tables, query_starts, context_lens))
     assert num_heads <= MAX_HEADS_PER_KV_HEAD * num_kv_heads
     if tuple(query.stride()[1:]) != (head_dim, 1):
@@ -86,6 +83,7 @@ def paged_attention(
         current_program(),
         isa=instruction_set or instruction_sets()[0],
         bfloat16=is_bfloat16(query),
+        codes=codes,
         query=query.data_ptr(),
         query_stride=query.stride()[0],
         key=key.data_ptr(),
@@ -191,14 +189,16 @@ def write_kv(
     *,
     instruction_set: str | None = None,
 ) -> None:
-    """key, value [T, num_kv_heads, head_dim] to int64 slots [T] of caches that `paged_attention` reads."""
+    """key, value [T, num_kv_heads, head_dim] to int64 slots [T] of caches that `paged_attention` reads.
+
+    The caches [num_blocks, block_size, num_kv_heads, head_dim] are of key's dtype; or of int8, with SCALE_BYTES more in the last
+    dimension: round(x / scale) for each x, and the scale of each token and head, which is its largest magnitude / 127.
+    """
     num_tokens, num_kv_heads, head_dim = key.shape
     assert value.shape == key.shape
-    assert key.dtype == value.dtype == key_cache.dtype == value_cache.dtype
-    assert key_cache.shape == value_cache.shape
-    assert tuple(key_cache.shape[2:]) == (num_kv_heads, head_dim)
-    assert key_cache.is_contiguous()
-    assert value_cache.is_contiguous()
+    assert key.dtype == value.dtype
+    assert key_cache.shape[2] == num_kv_heads
+    codes = _holds_codes(key_cache, value_cache, key, head_dim)
     assert dtype_of(slots.dtype) == DType.INT64
     assert tuple(slots.shape) == (num_tokens,)
     assert slots.is_contiguous()
@@ -207,6 +207,7 @@ def write_kv(
         current_program(by_token=True),
         isa=instruction_set or instruction_sets()[0],
         bfloat16=is_bfloat16(key),
+        codes=codes,
         key=key.data_ptr(),
         key_stride=key.stride()[0],
         value=value.data_ptr(),
@@ -220,6 +221,18 @@ def write_kv(
         head_dim=head_dim,
         num_threads=thread_count(),
     )
+
+
+def _holds_codes(key: Tensor, value: Tensor, x: Tensor, head_dim: int) -> bool:
+    """Whether a layer's cache, for vectors like those of `x`, is of int8."""
+    dtype = dtype_of(key.dtype)
+    assert key.is_contiguous()
+    assert value.is_contiguous()
+    assert key.shape == value.shape
+    assert key.dtype == value.dtype
+    assert key.shape[3] == values_per_head(head_dim, dtype.value)
+    assert dtype in (DType.INT8, dtype_of(x.dtype))
+    return dtype == DType.INT8
 
 
 def new_recording(arena: Arena) -> Recording:

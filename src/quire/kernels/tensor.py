@@ -58,7 +58,7 @@ class Tensors(Protocol):
     """Makes tensors of one kind. `dtype` is the kind's own."""
 
     def dtype(self, name: str) -> Any:
-        """Of float32, bfloat16, float16."""
+        """Of float32, bfloat16, float16, int8."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """What it holds is undefined."""

@@ -115,6 +115,23 @@ def choose_packed_cache(
     return "off", "packed_cache off: packing these weights takes hardly longer than reading them packed."
 
 
+def check_kv_cache_dtype(config: EngineConfig, model: ModelConfig, backend: ResolvedBackend) -> None:
+    """Raises InvalidRequestError where keys and values are to be codes and cannot be."""
+    if config.kv_cache_dtype == "auto":
+        return
+    lacking = None
+    if model.is_encoder:
+        lacking = f"{config.model} is an encoder and keeps no KV; leave it out"
+    elif backend != "cpu":
+        lacking = f"backend {backend} keeps KV in the model's dtype alone; choose backend cpu, or auto"
+    if lacking is not None:
+        raise InvalidRequestError(
+            f"kv_cache_dtype {config.kv_cache_dtype} cannot be used: {lacking}.",
+            field="kv_cache_dtype",
+            value=config.kv_cache_dtype,
+        )
+
+
 def _native_lack(model: ModelConfig, machine: Machine, dtype: ResolvedDType) -> str | None:
     if not machine.native_kernels:
         return "the native kernels, which are faster, were not built; install a C++ compiler and quire again"

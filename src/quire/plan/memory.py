@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from quire.checkpoint.model_config import ModelConfig
-from quire.core.kv_layout import bytes_per_block, group_layers, num_blocks_per_sequence
+from quire.core.kv_layout import (
+    BYTES_PER_ELEMENT,
+    KVCacheDType,
+    KVCacheDTypeChoice,
+    bytes_per_block,
+    group_layers,
+    num_blocks_per_sequence,
+)
 from quire.core.quantization import Quantization
 from quire.plan.activations import activation_bytes
 from quire.plan.sizes import MIB, format_size
 
-BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
 BYTES_WHEN_ROUNDED = {"int8": 1 + 2 / 32, "int4": 0.5 + 4 / 32}
 """A weight's code and its part of the group's scale, and with 4 bits of its minimum; tables have 8 bits (quantization/)."""
 
@@ -33,14 +40,19 @@ class Demand:
     """What is asked for. `concurrency` sequences of `max_model_len` tokens have their KV in memory;
     up to `max_num_seqs` sequences (of any length) sample in one step."""
 
-    dtype: str
+    dtype: Literal["float32", "bfloat16", "float16"]
     max_model_len: int
     quantization: Quantization = "none"
+    kv_cache_dtype: KVCacheDTypeChoice = "auto"
     concurrency: int = 1
     max_num_seqs: int = 256
     block_size: int = 16
     max_num_batched_tokens: int = 2048
     enable_chunked_prefill: bool = True
+
+    @property
+    def resolved_kv_cache_dtype(self) -> KVCacheDType:
+        return self.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
 
     @property
     def num_step_tokens(self) -> int:
@@ -129,7 +141,7 @@ def weight_bytes(model: ModelConfig, demand: Demand) -> int:
 
 
 def block_bytes(model: ModelConfig, demand: Demand) -> int:
-    return bytes_per_block(group_layers(model.kv_specs()), demand.block_size, BYTES_PER_ELEMENT[demand.dtype])
+    return bytes_per_block(group_layers(model.kv_specs()), demand.block_size, demand.resolved_kv_cache_dtype)
 
 
 def num_kv_blocks(model: ModelConfig, demand: Demand) -> int:

@@ -12,6 +12,7 @@ from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModel
 from quire.plan.backend import (
     ResolvedBackend,
     ResolvedPackedCache,
+    check_kv_cache_dtype,
     check_quantization,
     choose_backend,
     choose_instruction_set,
@@ -21,7 +22,6 @@ from quire.plan.backend import (
 from quire.plan.dtype import ResolvedDType, choose_dtype
 from quire.plan.machine import Machine
 from quire.plan.memory import (
-    BYTES_PER_ELEMENT,
     SHORTEST_CONTEXT,
     Demand,
     block_bytes,
@@ -65,11 +65,12 @@ class _Resolver:
         backend = self._backend(dtype)
         instruction_set = self._instruction_set(backend)
         check_quantization(self.config, self.quantization, self.model, backend)
+        check_kv_cache_dtype(self.config, self.model, backend)
         demand = self._with_context(self._whole_context(dtype))
         kv_cache = make_kv_cache_config(
             self.model.kv_specs(),
             block_size=demand.block_size,
-            bytes_per_element=BYTES_PER_ELEMENT[dtype],
+            dtype=demand.resolved_kv_cache_dtype,
             num_blocks=self._num_blocks(demand),
         )
         return ResolvedConfig(
@@ -78,6 +79,7 @@ class _Resolver:
             dtype=dtype,
             quantization=self.quantization,
             packed_cache=self._packed_cache(backend),
+            kv_cache_dtype=demand.resolved_kv_cache_dtype,
             enforce_eager=self.config.enforce_eager,
             max_model_len=demand.max_model_len,
             kv_cache=kv_cache,
@@ -141,6 +143,7 @@ class _Resolver:
         return Demand(
             dtype=dtype,
             quantization=self.quantization,
+            kv_cache_dtype=self.config.kv_cache_dtype,
             max_model_len=self.config.max_model_len or self.model.default_context,
             concurrency=1,
             max_num_seqs=self.config.max_num_seqs,

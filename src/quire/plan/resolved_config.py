@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.config import SchedulerConfig, Task
-from quire.core.kv_layout import KVCacheConfig, num_blocks_per_sequence
+from quire.core.kv_layout import KVCacheConfig, KVCacheDType, num_blocks_per_sequence
 from quire.core.quantization import Quantization
 from quire.plan.backend import ResolvedBackend, ResolvedPackedCache
 from quire.plan.dtype import ResolvedDType
@@ -21,6 +21,7 @@ class ResolvedConfig:
     dtype: ResolvedDType
     quantization: Quantization
     packed_cache: ResolvedPackedCache
+    kv_cache_dtype: KVCacheDType
     enforce_eager: bool
     max_model_len: int
     kv_cache: KVCacheConfig

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from quire.attention.backend import LayerKVCache
-from quire.core.kv_layout import KVCacheConfig
+from quire.core.kv_layout import KVCacheConfig, KVCacheDType, values_per_head
 from quire.kernels.tensor import Tensors
 
 
@@ -17,12 +15,12 @@ class KVCache:
     They never meet: a block belongs to one group of one sequence (or is shared by sequences within that group).
     """
 
-    def __init__(self, config: KVCacheConfig, num_layers: int, tensors: Tensors, dtype: Any) -> None:
+    def __init__(self, config: KVCacheConfig, num_layers: int, tensors: Tensors, dtype: KVCacheDType) -> None:
         spec = config.groups[0].spec
-        shape = (config.num_blocks, config.block_size, spec.num_kv_heads, spec.head_dim)
+        shape = (config.num_blocks, config.block_size, spec.num_kv_heads, values_per_head(spec.head_dim, dtype))
+        own = tensors.dtype(dtype)
         self.slots = [
-            LayerKVCache(tensors.zeros(shape, dtype), tensors.zeros(shape, dtype))
-            for _ in range(config.slots_per_block)
+            LayerKVCache(tensors.zeros(shape, own), tensors.zeros(shape, own)) for _ in range(config.slots_per_block)
         ]
         slot_of_layer = {layer: slot for group in config.groups for slot, layer in enumerate(group.layers)}
         self.layers = [self.slots[slot_of_layer[layer]] for layer in range(num_layers)]

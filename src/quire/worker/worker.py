@@ -24,16 +24,16 @@ class Worker:
         ops = select_ops(config.backend)
         ops.use_num_threads(config.num_threads)
         self._tensors = ops.tensors
-        self._dtype = ops.tensors.dtype(config.dtype)
-        attention = select_backend(config.backend, self._dtype, checkpoint.config)
+        dtype = ops.tensors.dtype(config.dtype)
+        attention = select_backend(config.backend, dtype, checkpoint.config, config.kv_cache_dtype)
         with memory_for_loading():
             self._model = load_model(
-                checkpoint, self._dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
+                checkpoint, dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
             )
         self._runner: ModelRunner | None = None
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
-        kv = KVCache(config, self._model.config.num_layers, self._tensors, self._dtype)
+        kv = KVCache(config, self._model.config.num_layers, self._tensors, self._config.kv_cache_dtype)
         # Not by way of `self`: the worker goes with its last reference, and its memory with it.
         model = self._config.model
         grammars = Grammars(lambda: open_checkpoint(model).tokenizer, self._model.config.vocab_size)

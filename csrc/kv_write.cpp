@@ -1,0 +1,59 @@
+// K and V of a step's tokens into the cache. What is kept of a token depends on it alone.
+#include <vector>
+
+#include "attention.h"
+#include "kernels.h"
+#include "kv_types.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// One head's K and V.
+template <typename Type>
+void write_head(const WriteCall& call, bool panels, int64_t slot, int head, const typename Type::Value* key,
+                const typename Type::Value* value, typename Type::Stored* room) {
+    using Stored = typename Type::Stored;
+    const KVLayout& layout = call.layout;
+    int64_t block = slot / layout.block_size, place = slot % layout.block_size;
+    auto *keys = static_cast<Stored*>(call.key_cache), *values = static_cast<Stored*>(call.value_cache);
+    float scales[2];
+    const Stored* from = Type::stored(key, layout.head_dim, room, scales[0]);
+    for (int d = 0; d < layout.head_dim; ++d) keys[layout.key_at(panels, Type::PER_UNIT, block, place, head, d)] = from[d];
+    from = Type::stored(value, layout.head_dim, room, scales[1]);
+    for (int d = 0; d < layout.head_dim; ++d) values[layout.value_at(panels, Type::PER_UNIT, block, place, head, d)] = from[d];
+    if constexpr (Type::HAS_SCALES) {
+        int64_t at = layout.scale_at(panels, block, place, head);
+        std::memcpy(keys + at, &scales[0], sizeof scales[0]);
+        std::memcpy(values + at, &scales[1], sizeof scales[1]);
+    }
+}
+
+template <typename Type>
+void write(const WriteCall& call, const Team& team) {
+    using Value = typename Type::Value;
+    using Stored = typename Type::Stored;
+    const KVLayout& layout = call.layout;
+    bool panels = layout.panels(Type::PER_UNIT);
+    std::vector<Line> lines(num_lines(layout.head_dim));
+    auto* room = reinterpret_cast<Stored*>(lines.data());
+    share(team, call.num_tokens, [&](int64_t token) {
+        int64_t slot = call.slots[token], block = slot / layout.block_size, place = slot % layout.block_size;
+        const Value* key = static_cast<const Value*>(call.key) + token * call.key_stride;
+        const Value* value = static_cast<const Value*>(call.value) + token * call.value_stride;
+        // A token's K lies on a line for each of its units: all are asked for before the first is written.
+        for (int head = 0; panels && head < layout.num_kv_heads; ++head)
+            for (int d = 0; d < layout.head_dim; d += Type::PER_UNIT)
+                __builtin_prefetch(static_cast<Stored*>(call.key_cache) + layout.key_at(panels, Type::PER_UNIT, block, place, head, d), 1);
+        for (int head = 0; head < layout.num_kv_heads; ++head)
+            write_head<Type>(call, panels, slot, head, key + head * layout.head_dim, value + head * layout.head_dim, room);
+    });
+}
+
+}  // namespace
+
+void write_kv_float32(const WriteCall& call, const Team& team) { write<InFloat32>(call, team); }
+void write_kv_bfloat16(const WriteCall& call, const Team& team) { write<InBFloat16>(call, team); }
+void write_kv_float32_as_codes(const WriteCall& call, const Team& team) { write<KVCodes<float>>(call, team); }
+void write_kv_bfloat16_as_codes(const WriteCall& call, const Team& team) { write<KVCodes<BFloat16>>(call, team); }
+
+}  // namespace quire::QUIRE_ISA
