@@ -16,19 +16,27 @@ constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 5 : 2;
 constexpr int PANELS = LANES == 16 ? 3 : 1;
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 288 << 10;
-// Memory is asked for this much before it is needed: the processor's own guesses end with each page.
+// One pass over the rows reads a panel once: memory is asked for this much before it is needed, since the processor's own
+// guesses end with each page. Several passes leave time to ask for all of the next panels meanwhile.
 constexpr int AHEAD = 4096;
+
+// What each pass over some panels asks for: for each unit, `step` bytes on in each panel from `from` on.
+struct Ahead {
+    const uint8_t* from;
+    int64_t step;
+};
 
 // M rows, laid out unit by unit, times N panels.
 template <typename Type, int M, int N>
-inline void multiply(const int32_t* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, Floats (&y)[M][N * PARTS]) {
+inline void multiply(const int32_t* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, const Ahead& ahead,
+                     Floats (&y)[M][N * PARTS]) {
     Floats sums[M][N * PARTS] = {};  // of its own, not y: so it stays in registers
     for (int64_t unit = 0; unit < num_units; ++unit) {
         Ints weights[N * PARTS];
         for (int n = 0; n < N; ++n)
             for (int p = 0; p < PARTS; ++p)
                 weights[n * PARTS + p] = load_units(panels + n * panel_bytes + UNIT * (unit * PANEL + p * LANES));
-        for (int n = 0; n < N; ++n) prefetch(panels + n * panel_bytes + unit * UNIT * PANEL + AHEAD);
+        for (int n = 0; n < N; ++n) prefetch(ahead.from + n * panel_bytes + unit * ahead.step);
         for (int i = 0; i < M; ++i)
             for (int p = 0; p < N * PARTS; ++p) sums[i][p] = Type::add_products(sums[i][p], weights[p], x[unit * M + i]);
     }
@@ -78,9 +86,13 @@ void dense_linear(const DenseCall& call, const Team& team) {
         int64_t panel = group * PANELS;
         const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes;
         at_once<PANELS>(panel, num_panels - panel, [&](int64_t, auto N) {
+            int64_t num_passes = (num_rows + ROWS - 1) / ROWS;
+            Ahead ahead{num_passes == 1 ? panels + AHEAD : panels + N * panel_bytes, largest<int64_t>(1, UNIT * PANEL / num_passes)};
             in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {
                 Floats y[M][N * PARTS];
-                multiply<Type, M, N>(x + row * num_units, num_units, panels, panel_bytes, y);
+                prefetch_results<N>(rows, row, M, panel);
+                multiply<Type, M, N>(x + row * num_units, num_units, panels, panel_bytes, ahead, y);
+                ahead.from += num_units * ahead.step;
                 for (int n = 0; n < N; ++n) store_rows(rows, weight.num_outputs, row, (panel + n) * PANEL, y, n * PARTS);
             });
         });

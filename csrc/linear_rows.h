@@ -38,6 +38,15 @@ inline void hand_out_blocks(const Team& team, int64_t num_rows, int64_t block, i
     });
 }
 
+// Lines that results of some rows for N panels will be written to, asked for before they are computed.
+template <int N>
+inline void prefetch_results(const LinearRows& rows, int64_t row, int num_rows, int64_t panel) {
+    int64_t width = rows.y_bfloat16 ? 2 : 4;
+    for (int i = 0; i < num_rows; ++i)
+        for (int64_t at = 0; at < N * PANEL * width; at += 64)
+            __builtin_prefetch(static_cast<const char*>(rows.y) + ((row + i) * rows.y_stride + panel * PANEL) * width + at, 1, 3);
+}
+
 // The results of M rows from `row` on for one panel, whose first output is `output`.
 template <int M, int P>
 inline void store_rows(const LinearRows& rows, int64_t num_outputs, int64_t row, int64_t output, const Floats (&y)[M][P],
