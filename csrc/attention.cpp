@@ -51,6 +51,40 @@ struct Queries {
     int64_t position[MAX_QUERIES];
 };
 
+// K and V of the keys that come after a chunk, asked for a few lines at a time while that is computed: asked for all at once they
+// would fill the places for misses, and computing would wait for memory and memory for computing.
+class Asking {
+public:
+    // The blocks that hold positions [first, end); `bytes` of each belong to the head.
+    template <typename Type>
+    void begin(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t end) {
+        const KVLayout& layout = call.layout;
+        block_ = call.block_tables + row * call.max_blocks + first / layout.block_size;
+        last_ = block_ + (first < end && layout.panels(Type::PER_UNIT) ? (end - 1) / layout.block_size - first / layout.block_size + 1 : 0);
+        key_ = static_cast<const uint8_t*>(call.key) + layout.region(0, kv_head) * sizeof(typename Type::Stored);
+        value_ = static_cast<const uint8_t*>(call.value) + layout.region(0, kv_head) * sizeof(typename Type::Stored);
+        bytes_ = layout.head_size() * sizeof(typename Type::Stored);
+        block_bytes_ = bytes_ * layout.num_kv_heads;
+        at_ = 0;
+    }
+    void ask() {
+        if (block_ == last_) return;
+        int64_t from = *block_ * block_bytes_ + at_;
+        for (int line = 0; line < LINES; ++line) {
+            prefetch(key_ + from + line * CACHE_LINE);
+            prefetch(value_ + from + line * CACHE_LINE);
+        }
+        at_ += LINES * CACHE_LINE;
+        if (at_ >= bytes_) at_ = 0, ++block_;
+    }
+
+private:
+    static constexpr int LINES = 2;
+    const int64_t *block_, *last_;
+    const uint8_t *key_, *value_;
+    int64_t bytes_, block_bytes_, at_;
+};
+
 // K and V of the chunk's positions, as units: pointers into the cache, or to copies.
 template <typename Type>
 struct Chunk {
@@ -63,6 +97,7 @@ struct Chunk {
     Unit* copied_values;              // [KEYS, head_dim]
     float key_scales[KEYS];
     ValueScales value_scales;
+    Asking next;
     float scores[MAX_QUERIES][KEYS];  // then, in the same memory, the weights as units
 };
 
@@ -141,40 +176,23 @@ void find(const AttentionCall& call, int64_t row, int kv_head, int64_t first, in
         else find_scales<Type, 1>(call, table, kv_head, first, begin, end, chunk);
     }
     if (!panels) return copy_chunk<Type>(call, row, kv_head, first, low, high, chunk);
-    auto region = [&](const void* cache, int64_t position) {
-        int64_t block = table[position / layout.block_size];
-        const auto* values = static_cast<const typename Type::Stored*>(cache) + layout.region(block, kv_head);
+    auto region = [&](const void* cache, int64_t block) {
+        const auto* values = static_cast<const typename Type::Stored*>(cache) + layout.region(table[block], kv_head);
         return reinterpret_cast<const typename Type::Unit*>(values);
     };
     chunk.key_stride = layout.block_size;
-    for (int group = 0; group < GROUPS; ++group) {
-        int64_t key = group * LANES;
-        // Where no key is seen the scores are not looked at: any group that is there will do.
-        if (key >= end || key + LANES <= begin) key = begin / LANES * LANES;
-        chunk.keys[group] = region(call.key, first + key) + (first + key) % layout.block_size;
-    }
-    for (int unit = chunk.first_unit; unit < chunk.last_unit; ++unit) {
-        int64_t position = first + unit * PER_UNIT;
-        chunk.values[unit] = region(call.value, position) + position % layout.block_size / PER_UNIT * layout.head_dim;
+    int64_t key = begin / KEYS_PER_PANEL * KEYS_PER_PANEL, block = (first + key) / layout.block_size, place = (first + key) % layout.block_size;
+    // Where no key is seen the scores are not looked at: any group that is there will do.
+    for (int group = 0; group < GROUPS; ++group) chunk.keys[group] = region(call.key, block) + place;
+    for (; key < end; key += KEYS_PER_PANEL) {
+        const auto *keys = region(call.key, block) + place, *values = region(call.value, block) + place / PER_UNIT * layout.head_dim;
+        for (int i = 0; i < KEYS_PER_PANEL / LANES; ++i) chunk.keys[key / LANES + i] = keys + i * LANES;
+        for (int i = 0; i < KEYS_PER_PANEL / PER_UNIT; ++i) chunk.values[key / PER_UNIT + i] = values + i * layout.head_dim;
+        place += KEYS_PER_PANEL;
+        if (place == layout.block_size) place = 0, ++block;
     }
     if (begin % PER_UNIT) copy_seen<Type>(begin, end, chunk.first_unit, layout.head_dim, chunk);
     if (end % PER_UNIT) copy_seen<Type>(begin, end, chunk.last_unit - 1, layout.head_dim, chunk);
-}
-
-// What the next chunk reads is on its way while this one is computed.
-template <typename Type>
-void ask_for(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t high) {
-    const KVLayout& layout = call.layout;
-    if (!layout.panels(Type::PER_UNIT)) return;
-    const int64_t* table = call.block_tables + row * call.max_blocks;
-    int64_t bytes = layout.head_size() * sizeof(typename Type::Stored);
-    for (int64_t position = first; position < high && position < first + KEYS; position += layout.block_size) {
-        int64_t offset = layout.region(table[position / layout.block_size], kv_head) * sizeof(typename Type::Stored);
-        for (int64_t at = 0; at < bytes; at += CACHE_LINE) {
-            prefetch(static_cast<const uint8_t*>(call.key) + offset + at);
-            prefetch(static_cast<const uint8_t*>(call.value) + offset + at);
-        }
-    }
 }
 
 template <int MOST, typename Function>
@@ -191,6 +209,7 @@ inline void score(const Queries& queries, int query, int group, Chunk<Type>& chu
     for (int unit = 0; unit < queries.num_units; ++unit) {
         Ints keys[M];
         for (int m = 0; m < M; ++m) keys[m] = Type::read(chunk.keys[group + m] + unit * chunk.key_stride);
+        chunk.next.ask();
         for (int n = 0; n < N; ++n)
             for (int m = 0; m < M; ++m) sums[n][m] = Type::add_products(sums[n][m], keys[m], q[n * queries.num_units + unit]);
     }
@@ -202,7 +221,7 @@ inline void score(const Queries& queries, int query, int group, Chunk<Type>& chu
 
 // N queries from `query` on, M registers of the output from column `d` on: the values, weighted, in the keys' order.
 template <typename Type, int N, int M, bool WHOLE>
-inline void add_values(const Queries& queries, int query, int d, int head_dim, const Chunk<Type>& chunk) {
+inline void add_values(const Queries& queries, int query, int d, int head_dim, Chunk<Type>& chunk) {
     typename Type::Sums sums[N][M];
     float* output = queries.output + query * queries.width + d;
     const int32_t* weights = reinterpret_cast<const int32_t*>(chunk.scores[query]);
@@ -214,6 +233,7 @@ inline void add_values(const Queries& queries, int query, int d, int head_dim, c
             const auto* from = chunk.values[unit] + d + m * LANES;
             values[m] = WHOLE ? Type::read(from) : Type::read(from, head_dim - d - m * LANES);
         }
+        chunk.next.ask();
         for (int n = 0; n < N; ++n)
             for (int m = 0; m < M; ++m) sums[n][m] = Type::add_products(sums[n][m], values[m], weights[n * KEYS + unit]);
     }
@@ -225,7 +245,7 @@ inline void add_values(const Queries& queries, int query, int d, int head_dim, c
 }
 
 template <typename Type, int N>
-inline void add_all_values(const Queries& queries, int query, int head_dim, const Chunk<Type>& chunk) {
+inline void add_all_values(const Queries& queries, int query, int head_dim, Chunk<Type>& chunk) {
     int d = 0;
     for (; d + VECTORS * LANES <= head_dim; d += VECTORS * LANES) add_values<Type, N, VECTORS, true>(queries, query, d, head_dim, chunk);
     for (; d + LANES <= head_dim; d += LANES) add_values<Type, N, 1, true>(queries, query, d, head_dim, chunk);
@@ -320,13 +340,32 @@ void write_output(const AttentionCall& call, const Part& part, int kv_head, int 
     }
 }
 
-// Queries [begin, begin + count) meet the keys [low, end) of a row, whose chunks begin at `first`.
+// Keys [low, end) of a row for a KV head, in chunks from `first` on.
+struct Keys {
+    int64_t row, first, low, end;
+    int kv_head;
+};
+
+// What a part's tokens see after the `shared` keys.
+Keys own_keys(const AttentionCall& call, const Part& part, int kv_head, int64_t shared) {
+    int64_t context = call.context_lens[part.row], start = context - call.query_starts[part.row + 1];
+    int64_t low = call.window ? largest<int64_t>(0, start + part.first - call.window + 1) : 0;
+    return {part.row, largest(low / KEYS * KEYS, shared), low, call.causal ? start + part.last : context, kv_head};
+}
+
+Keys first_keys(const AttentionCall& call, const Item& item) {
+    if (item.shared == 0) return own_keys(call, item.parts[0], item.kv_head, 0);
+    return {item.parts[0].row, 0, 0, item.shared, item.kv_head};
+}
+
+// Queries [begin, begin + count) meet keys; those `after` them come next.
 template <typename Type>
-void walk(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t end, int begin, int count,
-          Queries& queries, Chunk<Type>& chunk) {
-    for (; first < end; first += KEYS) {
-        find<Type>(call, row, kv_head, first, low, end, chunk);
-        ask_for<Type>(call, row, kv_head, first + KEYS, end);
+void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int begin, int count, Queries& queries, Chunk<Type>& chunk) {
+    for (int64_t first = keys.first; first < keys.end; first += KEYS) {
+        find<Type>(call, keys.row, keys.kv_head, first, keys.low, keys.end, chunk);
+        const Keys& coming = first + KEYS < keys.end ? keys : after;
+        int64_t next = first + KEYS < keys.end ? first + KEYS : after.first;
+        chunk.next.template begin<Type>(call, coming.row, coming.kv_head, next, next + KEYS < coming.end ? next + KEYS : coming.end);
         for (int group = 0; group < GROUPS; group += VECTORS)
             in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { score<Type, N, VECTORS>(queries, n, group, chunk); });
         for (int n = begin; n < begin + count; ++n) {
@@ -339,18 +378,17 @@ void walk(const AttentionCall& call, int64_t row, int kv_head, int64_t first, in
 }
 
 template <typename Type>
-void attend(const AttentionCall& call, const Item& item, Queries& queries, Chunk<Type>& chunk) {
+void attend(const AttentionCall& call, const Item& item, const Keys& after, Queries& queries, Chunk<Type>& chunk) {
     int counts[MAX_QUERIES], count = 0;
     for (int p = 0; p < item.num_parts; ++p)
         count += counts[p] = read_queries<Type>(call, item.parts[p], item.kv_head, count, queries);
-    walk<Type>(call, item.parts[0].row, item.kv_head, 0, 0, item.shared, 0, count, queries, chunk);
+    Keys keys = own_keys(call, item.parts[0], item.kv_head, item.shared);
+    if (item.shared > 0) walk<Type>(call, first_keys(call, item), keys, 0, count, queries, chunk);
     for (int p = 0, begin = 0; p < item.num_parts; begin += counts[p++]) {
-        const Part& part = item.parts[p];
-        int64_t end = queries.position[begin + counts[p] - 1] + 1;
-        int64_t low = call.window ? largest<int64_t>(0, queries.position[begin] - call.window + 1) : 0;
-        int64_t first = largest(low / KEYS * KEYS, item.shared);
-        walk<Type>(call, part.row, item.kv_head, first, low, end, begin, counts[p], queries, chunk);
-        write_output<Type>(call, part, item.kv_head, begin, queries);
+        Keys next = p + 1 < item.num_parts ? own_keys(call, item.parts[p + 1], item.kv_head, item.shared) : after;
+        walk<Type>(call, keys, next, begin, counts[p], queries, chunk);
+        write_output<Type>(call, item.parts[p], item.kv_head, begin, queries);
+        keys = next;
     }
 }
 
@@ -410,7 +448,11 @@ void attention(const AttentionCall& call, const Team& team) {
     queries.values = reinterpret_cast<int32_t*>(queries.output + MAX_QUERIES * width);
     chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + MAX_QUERIES * num_units);
     chunk.copied_values = chunk.copied_keys + KEYS * num_units;
-    hand_out(team, static_cast<int64_t>(items.size()), 1, [&](int64_t i) { attend<Type>(call, items[i], queries, chunk); });
+    int64_t num_items = static_cast<int64_t>(items.size());
+    hand_out(team, num_items, 1, [&](int64_t i) {
+        Keys after = i + 1 < num_items ? first_keys(call, items[i + 1]) : Keys{};
+        attend<Type>(call, items[i], after, queries, chunk);
+    });
 }
 
 }  // namespace

@@ -16,15 +16,8 @@ constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 5 : 2;
 constexpr int PANELS = LANES == 16 ? 3 : 1;
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 288 << 10;
-// One pass over the rows reads a panel once: memory is asked for this much before it is needed, since the processor's own
-// guesses end with each page. Several passes leave time to ask for all of the next panels meanwhile.
+// One pass over the rows asks for memory this much before it is needed: the processor's own guesses end with each page.
 constexpr int AHEAD = 4096;
-
-// What each pass over some panels asks for: for each unit, `step` bytes on in each panel from `from` on.
-struct Ahead {
-    const uint8_t* from;
-    int64_t step;
-};
 
 // M rows, laid out unit by unit, times N panels.
 template <typename Type, int M, int N>

@@ -38,6 +38,13 @@ inline void hand_out_blocks(const Team& team, int64_t num_rows, int64_t block, i
     });
 }
 
+// What a pass of some rows over a panel asks for: with each of the panel's parts the next `step` bytes from `from` on. A single
+// pass asks for what is a little ahead; several passes leave time to ask for all of the next panel, each for its share.
+struct Ahead {
+    const uint8_t* from;
+    int64_t step;
+};
+
 // Lines that results of some rows for N panels will be written to, asked for before they are computed.
 template <int N>
 inline void prefetch_results(const LinearRows& rows, int64_t row, int num_rows, int64_t panel) {

@@ -125,11 +125,13 @@ inline Bytes codes_of_unit(const uint8_t* from, int unit, int part) {
     return (Bytes)((Shorts)both >> (unit % 2 * 4)) & 0x0f;
 }
 
-// M rows times the weights of one panel. The `first` rows find them in memory, the others in the cache.
+template <int BITS, int UNITS>
+constexpr int CODE_BYTES = UNITS * UNIT * PANEL * BITS / 8;  // of a group, in a panel
+
+// M rows times the weights of one panel.
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, int M>
-void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* groups, const uint8_t* panel, bool first,
+void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* groups, const uint8_t* panel, const Ahead& ahead,
               Floats (&y)[M][PARTS]) {
-    constexpr int CODE_BYTES = UNITS * UNIT * PANEL * BITS / 8;
     const uint8_t* header = panel + weight.header_offset;
     int64_t num_groups = weight.num_inputs / weight.group_size;
     Floats totals[M][PARTS] = {};  // of its own, not y: so it stays in registers
@@ -143,11 +145,9 @@ void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* g
         }
         for (int64_t index = block; index < block + (BLOCKS ? weight.groups_per_block : 1); ++index) {
             const Group<M>& group = groups[index];
-            const uint8_t* from = panel + index * CODE_BYTES;
-            if (first) {
-                for (int line = 0; line < CODE_BYTES; line += 64) prefetch(from + AHEAD + line);
-                prefetch(header + 2 * weight.panel_bytes);
-            }
+            const uint8_t* from = panel + index * CODE_BYTES<BITS, UNITS>;
+            for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + index * ahead.step + line);
+            prefetch(header + 2 * weight.panel_bytes);
             Ints sums[M][PARTS];
             for (int i = 0; i < M; ++i)
                 for (int p = 0; p < PARTS; ++p) sums[i][p] = Ints{} + group.minus_zero[i];
@@ -271,9 +271,13 @@ void linear(const QuantizedCall& call, const Team& team) {
     int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
     hand_out_blocks(team, x.num_rows, block, num_panels, weight.panel_bytes, [&](int64_t first, int64_t count, int64_t index) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes;
+        int64_t num_passes = (count + ROWS - 1) / ROWS;
+        Ahead ahead = num_passes == 1 ? Ahead{panel + AHEAD, CODE_BYTES<BITS, UNITS>}
+                                      : Ahead{panel + weight.panel_bytes, weight.panel_bytes / (x.num_groups * num_passes) + 1};
         in_groups<ROWS>(first, count, [&](int64_t row, auto M) {
             Floats y[M][PARTS];
-            multiply<BITS, UNITS, MINIMUM, BLOCKS, M>(weight, x.codes<M>(row), x.groups<M>(row), panel, row == first, y);
+            multiply<BITS, UNITS, MINIMUM, BLOCKS, M>(weight, x.codes<M>(row), x.groups<M>(row), panel, ahead, y);
+            ahead.from += x.num_groups * ahead.step;
             store_rows(call.rows, weight.num_outputs, row, index * PANEL, y, 0);
         });
     });

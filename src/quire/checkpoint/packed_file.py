@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
-import time
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +125,10 @@ class PackedFileWriter:
         self._key = key
         self._entries: dict[str, Entry] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(path.parent)
         self._file = tempfile.NamedTemporaryFile(  # noqa: SIM115  (closed by commit and discard)
             dir=path.parent, prefix=f"{path.stem}-", suffix=UNFINISHED, delete=False
         )
+        _remove_abandoned(Path(self._file.name))
 
     def add(self, name: str, description: Any, blocks: Sequence[Bytes]) -> None:
         written = []
@@ -169,7 +169,10 @@ def keep_newest(directory: Path, suffix: str, num_files: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def _remove_abandoned(directory: Path) -> None:
-    for path in directory.glob(f"*{UNFINISHED}"):
-        if path.stat().st_mtime < time.time() - ABANDONED_AFTER_S:
-            path.unlink(missing_ok=True)
+def _remove_abandoned(newest: Path) -> None:
+    """What lay unfinished beside a new file for long before that was made, by the file system's own clock."""
+    made = newest.stat().st_mtime
+    for path in newest.parent.glob(f"*{UNFINISHED}"):
+        with suppress(FileNotFoundError):  # renamed meanwhile
+            if made - path.stat().st_mtime > ABANDONED_AFTER_S:
+                path.unlink()
