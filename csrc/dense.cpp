@@ -16,8 +16,6 @@ constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 5 : 2;
 constexpr int PANELS = LANES == 16 ? 3 : 1;
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 288 << 10;
-// One pass over the rows asks for memory this much before it is needed: the processor's own guesses end with each page.
-constexpr int AHEAD = 4096;
 
 // M rows, laid out unit by unit, times N panels.
 template <typename Type, int M, int N>
@@ -79,8 +77,7 @@ void dense_linear(const DenseCall& call, const Team& team) {
         int64_t panel = group * PANELS;
         const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes;
         at_once<PANELS>(panel, num_panels - panel, [&](int64_t, auto N) {
-            int64_t num_passes = (num_rows + ROWS - 1) / ROWS;
-            Ahead ahead{num_passes == 1 ? panels + AHEAD : panels + N * panel_bytes, largest<int64_t>(1, UNIT * PANEL / num_passes)};
+            Ahead ahead = next_panels(panels, N, panel_bytes, num_units, (num_rows + ROWS - 1) / ROWS);
             in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {
                 Floats y[M][N * PARTS];
                 prefetch_results<N>(rows, row, M, panel);

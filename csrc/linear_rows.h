@@ -38,12 +38,18 @@ inline void hand_out_blocks(const Team& team, int64_t num_rows, int64_t block, i
     });
 }
 
-// What a pass of some rows over a panel asks for: with each of the panel's parts the next `step` bytes from `from` on. A single
-// pass asks for what is a little ahead; several passes leave time to ask for all of the next panel, each for its share.
+// What is asked for while rows pass over N panels: the next N, into the second cache. With each part of a panel go `step` bytes, from
+// `from` on, of the one that takes its place; where there are several passes, each asks for its share. (The processor's own
+// guesses end with each page, and asking for what is a fixed distance away is slower: docs/lab.md.)
 struct Ahead {
     const uint8_t* from;
     int64_t step;
 };
+
+inline Ahead next_panels(const uint8_t* panels, int count, int64_t panel_bytes, int64_t num_parts, int64_t num_passes) {
+    int64_t shares = num_parts * num_passes;
+    return {panels + count * panel_bytes, (panel_bytes + shares - 1) / shares};
+}
 
 // Lines that results of some rows for N panels will be written to, asked for before they are computed.
 template <int N>

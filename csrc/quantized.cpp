@@ -19,8 +19,8 @@ constexpr float APART = 1.5f;                               // so many times as 
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 256 << 10;
 
-// Memory is asked for this much before it is needed: the processor's own guesses end with each page.
-constexpr int AHEAD = 6144;
+// Of one row, panels that are multiplied at one time: two streams of memory and two chains of sums are faster than one.
+constexpr int PANELS = 2;
 
 typedef uint8_t Bytes __attribute__((vector_size(4 * LANES)));
 typedef int8_t SignedBytes __attribute__((vector_size(LANES)));
@@ -128,51 +128,56 @@ inline Bytes codes_of_unit(const uint8_t* from, int unit, int part) {
 template <int BITS, int UNITS>
 constexpr int CODE_BYTES = UNITS * UNIT * PANEL * BITS / 8;  // of a group, in a panel
 
-// M rows times the weights of one panel.
-template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, int M>
+// M rows times the weights of N panels.
+template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, int M, int N>
 void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* groups, const uint8_t* panel, const Ahead& ahead,
-              Floats (&y)[M][PARTS]) {
+              Floats (&y)[M][N * PARTS]) {
+    constexpr int ALL = N * PARTS;
+    auto panel_of = [&](int p) { return p / PARTS * weight.panel_bytes; };
     const uint8_t* header = panel + weight.header_offset;
     int64_t num_groups = weight.num_inputs / weight.group_size;
-    Floats totals[M][PARTS] = {};  // of its own, not y: so it stays in registers
+    Floats totals[M][ALL] = {};  // of its own, not y: so it stays in registers
     for (int64_t block = 0; block < num_groups; block += weight.groups_per_block) {
-        Floats d[PARTS], m[PARTS];
-        for (int p = 0; p < PARTS; ++p) d[p] = load_half(header + 2 * p * LANES);
+        Floats d[ALL], m[ALL];
+        for (int p = 0; p < ALL; ++p) d[p] = load_half(header + panel_of(p) + 2 * (p % PARTS) * LANES);
         header += 2 * PANEL;
         if constexpr (MINIMUM) {
-            for (int p = 0; p < PARTS; ++p) m[p] = load_half(header + 2 * p * LANES);
+            for (int p = 0; p < ALL; ++p) m[p] = load_half(header + panel_of(p) + 2 * (p % PARTS) * LANES);
             header += 2 * PANEL;
         }
         for (int64_t index = block; index < block + (BLOCKS ? weight.groups_per_block : 1); ++index) {
             const Group<M>& group = groups[index];
             const uint8_t* from = panel + index * CODE_BYTES<BITS, UNITS>;
-            for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + index * ahead.step + line);
-            prefetch(header + 2 * weight.panel_bytes);
-            Ints sums[M][PARTS];
+            for (int n = 0; n < N; ++n) {
+                const uint8_t* next = ahead.from + n * weight.panel_bytes + index * ahead.step;
+                for (int64_t line = 0; line < ahead.step; line += 64) prefetch(next + line);
+            }
+            Ints sums[M][ALL];
             for (int i = 0; i < M; ++i)
-                for (int p = 0; p < PARTS; ++p) sums[i][p] = Ints{} + group.minus_zero[i];
+                for (int p = 0; p < ALL; ++p) sums[i][p] = Ints{} + group.minus_zero[i];
             for (int pair = 0; pair < UNITS / 2; ++pair) {
-                Bytes codes[2][PARTS];
-                for (int p = 0; p < PARTS; ++p) load_pair<BITS>(from, pair, p, codes[0][p], codes[1][p]);
+                Bytes codes[2][ALL];
+                for (int p = 0; p < ALL; ++p) load_pair<BITS>(from + panel_of(p), pair, p % PARTS, codes[0][p], codes[1][p]);
                 for (int u = 0; u < 2; ++u)
                     for (int i = 0; i < M; ++i)
-                        for (int p = 0; p < PARTS; ++p)
+                        for (int p = 0; p < ALL; ++p)
                             sums[i][p] = add_products(sums[i][p], codes[u][p], x[(2 * pair + u) * M + i]);
             }
             for (int i = 0; i < M; ++i) {
                 if (!group.outliers[i]) continue;
-                for (int p = 0; p < PARTS; ++p) {
-                    Bytes codes = codes_of_unit<BITS>(from, group.outlier_units[i], p);
+                for (int p = 0; p < ALL; ++p) {
+                    Bytes codes = codes_of_unit<BITS>(from + panel_of(p), group.outlier_units[i], p % PARTS);
                     sums[i][p] += add_products(Ints{}, codes, group.outliers[i]) * OUTLIER;
                 }
             }
             x += UNITS * M;
-            for (int p = 0; p < PARTS; ++p) {
-                Floats scale = BLOCKS ? d[p] * load_small<int8_t>(header + p * LANES) : d[p];
+            for (int p = 0; p < ALL; ++p) {
+                const uint8_t* small = header + panel_of(p) + p % PARTS * LANES;
+                Floats scale = BLOCKS ? d[p] * load_small<int8_t>(small) : d[p];
                 for (int i = 0; i < M; ++i)
                     totals[i][p] += __builtin_convertvector(sums[i][p], Floats) * (scale * group.scales[i]);
                 if constexpr (MINIMUM) {
-                    Floats minimum = BLOCKS ? m[p] * load_small<int8_t>(header + PANEL + p * LANES) : m[p];
+                    Floats minimum = BLOCKS ? m[p] * load_small<int8_t>(small + PANEL) : m[p];
                     for (int i = 0; i < M; ++i) totals[i][p] += minimum * group.sums[i];
                 }
             }
@@ -180,7 +185,7 @@ void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* g
         }
     }
     for (int i = 0; i < M; ++i)
-        for (int p = 0; p < PARTS; ++p) y[i][p] = totals[i][p];
+        for (int p = 0; p < ALL; ++p) y[i][p] = totals[i][p];
 }
 
 // The first of some values that is not less than `bound`, all others being so.
@@ -265,21 +270,29 @@ void linear(const QuantizedCall& call, const Team& team) {
     Quantized x{weight.num_inputs, weight.num_inputs / weight.group_size, call.rows.num_rows, static_cast<uint8_t*>(call.rows.scratch)};
     if (call.rows.x_bfloat16) quantize_rows<BFloat16, UNITS>(call, x, team);
     else quantize_rows<float, UNITS>(call, x, team);
-    team.wait();
+    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
+    team.wait({weight.panels, num_panels * weight.panel_bytes});
     int64_t row_bytes = weight.num_inputs + x.num_groups * sizeof(Group<1>);
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (row_bytes * ROWS)) * ROWS;
-    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
-    hand_out_blocks(team, x.num_rows, block, num_panels, weight.panel_bytes, [&](int64_t first, int64_t count, int64_t index) {
+    auto rows_of_panels = [&](int64_t first, int64_t count, int64_t index, auto N) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes;
-        int64_t num_passes = (count + ROWS - 1) / ROWS;
-        Ahead ahead = num_passes == 1 ? Ahead{panel + AHEAD, CODE_BYTES<BITS, UNITS>}
-                                      : Ahead{panel + weight.panel_bytes, weight.panel_bytes / (x.num_groups * num_passes) + 1};
-        in_groups<ROWS>(first, count, [&](int64_t row, auto M) {
-            Floats y[M][PARTS];
-            multiply<BITS, UNITS, MINIMUM, BLOCKS, M>(weight, x.codes<M>(row), x.groups<M>(row), panel, ahead, y);
+        Ahead ahead = next_panels(panel, N, weight.panel_bytes, x.num_groups, (count + ROWS - 1) / ROWS);
+        in_groups<N == 1 ? ROWS : 1>(first, count, [&](int64_t row, auto M) {
+            Floats y[M][N * PARTS];
+            multiply<BITS, UNITS, MINIMUM, BLOCKS, M, N>(weight, x.codes<M>(row), x.groups<M>(row), panel, ahead, y);
             ahead.from += x.num_groups * ahead.step;
-            store_rows(call.rows, weight.num_outputs, row, index * PANEL, y, 0);
+            for (int n = 0; n < N; ++n) store_rows(call.rows, weight.num_outputs, row, (index + n) * PANEL, y, n * PARTS);
         });
+    };
+    if (x.num_rows == 1) {
+        int64_t num_groups = (num_panels + PANELS - 1) / PANELS;
+        hand_out_blocks(team, 1, 1, num_groups, PANELS * weight.panel_bytes, [&](int64_t, int64_t, int64_t group) {
+            at_once<PANELS>(group * PANELS, num_panels - group * PANELS, [&](int64_t panel, auto N) { rows_of_panels(0, 1, panel, N); });
+        });
+        return;
+    }
+    hand_out_blocks(team, x.num_rows, block, num_panels, weight.panel_bytes, [&](int64_t first, int64_t count, int64_t panel) {
+        rows_of_panels(first, count, panel, std::integral_constant<int, 1>());
     });
 }
 
