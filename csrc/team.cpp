@@ -217,6 +217,8 @@ namespace {
 
 // Of the members' time: a team that waits no longer is left alone. It is never more than all members' but one's.
 constexpr double MOST_WAITED = 0.375;
+// So many times in a row: a member that loses its core for a moment is no reason.
+constexpr int ENOUGH = 3;
 // A team is halved first for some steps only, and while that goes on for longer and longer.
 constexpr auto SHORTEST_REST = std::chrono::milliseconds(20);
 constexpr auto LONGEST_REST = std::chrono::milliseconds(1000);
@@ -239,8 +241,14 @@ void TeamSize::learn(int size, std::chrono::nanoseconds waited, std::chrono::nan
     if (size < most_) {
         if (elapsed > slow_) rest(most_);
     } else if (now >= until_) {
-        if (waited.count() <= MOST_WAITED * size * elapsed.count()) rest_ = {};
-        else slow_ = elapsed, rest((size + 1) / 2);
+        if (waited.count() <= MOST_WAITED * size * elapsed.count()) {
+            rest_ = {};
+            num_slow_ = 0;
+        } else if (++num_slow_ == ENOUGH) {
+            num_slow_ = 0;
+            slow_ = elapsed;
+            rest((size + 1) / 2);
+        }
     }
 }
 

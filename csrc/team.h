@@ -61,8 +61,8 @@ struct Team {
 std::chrono::nanoseconds run_on_team(int num_threads, const std::function<void(const Team&)>& work);
 
 // How many threads a program is run on. Where other processes take the cores, each kernel waits for a member that has lost its
-// own, and the sum of many short kernels is several times slower than one thread alone. So a team that mostly waits is halved
-// for some time, if it is then faster. Results have the same bits.
+// own, and the sum of many short kernels is several times slower than one thread alone. So a team that mostly waits, several
+// times in a row, is halved for some time, if it is then faster. Results have the same bits.
 class TeamSize {
 public:
     int choose(int most);
@@ -71,7 +71,7 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
 
-    int most_ = 0, size_ = 0;
+    int most_ = 0, size_ = 0, num_slow_ = 0;
     Clock::time_point until_{};           // it stays as it is
     std::chrono::nanoseconds rest_{0};    // for how long next time
     std::chrono::nanoseconds slow_{0};    // what the whole team took

@@ -25,7 +25,7 @@ from quire.client.server_process import free_port
 
 START_TIMEOUT_S = 900.0
 POLL_S = 0.01
-RATES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
+RATES = (0.5, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
 MAX_TTFT_P99_MS = 500.0
 MAX_TPOT_P99_MS = 50.0
 
@@ -107,7 +107,7 @@ class Load:
         """The last of RATES, from the lowest on, whose p99 TTFT and TPOT stay within the limits; 0 if none does."""
         best = 0.0
         for rate in RATES:
-            figures = _figures(self._run(server, rate, 1000 + rate))
+            figures = _figures(self._run(server, rate, 1000 + int(10 * rate)))
             if figures["ttft_p99_ms"] > MAX_TTFT_P99_MS or figures["tpot_p99_ms"] > MAX_TPOT_P99_MS:
                 break
             best = float(rate)
