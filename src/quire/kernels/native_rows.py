@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quire.kernels.dtype import is_bfloat16
 from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
@@ -41,37 +41,28 @@ def layer_norm(x: T, weight: Tensor, bias: Tensor | None, eps: float) -> T:
 
 def activate(x: T, kind: str) -> T:
     """[T, D]; `kind` is one of GATES."""
-    assert x.stride()[1] == 1
-    num_tokens, width = x.shape
-    y = x.new_empty((num_tokens, width))
-    module().activate(
-        current_program(by_token=True),
-        isa=instruction_sets()[0],
-        x=(x.data_ptr(), x.stride()[0], 0),
-        y=(y.data_ptr(), width, 0),
-        num_tokens=num_tokens,
-        width=width,
-        activation=module().Activation[kind],
-        bfloat16=is_bfloat16(x),
-        num_threads=thread_count(),
-    )
-    return y
+    return _map_values("activate", x, activation=module().Activation[kind])
 
 
 def softcap(x: T, cap: float) -> T:
     """cap * tanh(x / cap), [T, D]."""
+    return _map_values("softcap", x, cap=cap)
+
+
+def _map_values(kernel: str, x: T, **parameters: Any) -> T:
+    """A kernel that makes of each value of [T, D] one of its own."""
     assert x.stride()[1] == 1
     num_tokens, width = x.shape
     y = x.new_empty((num_tokens, width))
-    module().softcap(
+    getattr(module(), kernel)(
         current_program(by_token=True),
         isa=instruction_sets()[0],
         x=(x.data_ptr(), x.stride()[0], 0),
         y=(y.data_ptr(), width, 0),
         num_tokens=num_tokens,
         width=width,
-        cap=cap,
         bfloat16=is_bfloat16(x),
         num_threads=thread_count(),
+        **parameters,
     )
     return y
