@@ -106,10 +106,10 @@ def test_bits_are_those_of_rows_that_share_no_blocks(
     """Rows after one prefix read its blocks together, those after another one theirs."""
     common = [make_tokens(shape, length, seed=length, dtype=dtype) for length in (200, 330)]
     rows = [joined(common[r // 4 % 2], make_tokens(shape, 7 + r, seed=r, dtype=dtype)) for r in range(10)]
-    threads = torch.get_num_threads()
+    threads = native.thread_count()
     try:
         for num_threads in (1, 2):
-            torch.set_num_threads(num_threads)
+            native.use_num_threads(num_threads)
             apart, together = (
                 PagedRows(backend(instruction_set), shape, rows, block_size=block_size, seed=seed, kv_dtype=kv_dtype)
                 for seed in (0, 3)
@@ -128,7 +128,7 @@ def test_bits_are_those_of_rows_that_share_no_blocks(
                 expected, found = apart.step(counts), together.step(counts)
                 assert all(torch.equal(found[r], expected[r]) for r in counts)
     finally:
-        torch.set_num_threads(threads)
+        native.use_num_threads(threads)
 
 
 def joined(first: Tokens, second: Tokens) -> Tokens:

@@ -78,17 +78,17 @@ def test_a_texts_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> N
     """Alone or among others, with one thread or two, in the first layer of a step or in a later one."""
     lengths, shape = [40, 1, 130, 64, 17], make_shape(num_heads=4, num_kv_heads=4, head_dim=24)
     heads = projected(lengths, shape, dtype)
-    threads = torch.get_num_threads()
+    threads = native.thread_count()
     try:
         for num_threads in (1, 2):
-            torch.set_num_threads(num_threads)
+            native.use_num_threads(num_threads)
             together = forced(instruction_set, lambda: attend(CpuEncoderBackend(), heads, lengths, shape, num_layers=2))
             for length, (first, last) in zip(lengths, pairwise([0, *accumulate(lengths)]), strict=True):
                 part = heads[first:last]
                 alone = forced(instruction_set, lambda p=part, n=length: attend(CpuEncoderBackend(), p, [n], shape))
                 assert torch.equal(alone, together[first:last]), (length, num_threads)
     finally:
-        torch.set_num_threads(threads)
+        native.use_num_threads(threads)
 
 
 def test_another_texts_nan_stays_its_own() -> None:
