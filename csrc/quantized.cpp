@@ -1,20 +1,14 @@
-// Activations become integers of 7 bits and a sign, with a scale for each group of inputs of each row. Where one of a group is
-// far larger than the others it has 14 bits, and then costs its neighbours nothing (docs/lab.md). Sums within a group are
-// exact; the groups' are added in float32 in their order. So a row's results have the same bits whatever the other rows are.
+// Rows become integers (integer_rows.h). Sums within a group are exact; the groups' are added in float32 in their order. So a
+// row's results have the same bits whatever the other rows are.
 #include "quantized.h"
 
-#include <cmath>
-
+#include "integer_rows.h"
 #include "kernels.h"
-#include "linear_rows.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
 
 constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 2 : 1;  // whose sums are in registers at one time
-constexpr float MOST = 127.0f;                              // of a code
-constexpr int OUTLIER = 128;                                // what an outlier's second code counts
-constexpr float APART = 1.5f;                               // so many times as large as the others is an outlier
 
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 256 << 10;
@@ -23,31 +17,7 @@ constexpr int64_t BLOCK_BYTES = 256 << 10;
 constexpr int PANELS = 2;
 
 typedef uint8_t Bytes __attribute__((vector_size(4 * LANES)));
-typedef int8_t SignedBytes __attribute__((vector_size(LANES)));
 typedef int16_t Shorts __attribute__((vector_size(4 * LANES)));
-
-// A group of inputs of M rows: what its products with a panel are scaled by.
-template <int M>
-struct Group {
-    float scales[M];
-    float sums[M];          // of the codes, scaled
-    int32_t minus_zero[M];  // what the weights' zero takes from the products
-    int32_t outliers[M];    // a unit of zeros but for the outlier's second code; 0 where there is none
-    int32_t outlier_units[M];
-};
-
-// Rows as integers: M by M, the units of M rows side by side, and after all of them the groups.
-struct Quantized {
-    int64_t num_inputs, num_groups, num_rows;
-    uint8_t* memory;
-
-    template <int M>
-    int32_t* codes(int64_t row) const { return reinterpret_cast<int32_t*>(memory + row * num_inputs); }
-    template <int M>
-    Group<M>* groups(int64_t row) const {
-        return reinterpret_cast<Group<M>*>(memory + num_rows * num_inputs + row * num_groups * sizeof(Group<1>));
-    }
-};
 
 inline Bytes load_bytes(const uint8_t* from) {
     Bytes v;
@@ -96,12 +66,18 @@ inline Floats load_half(const uint8_t* from) {
 #endif
 }
 
-template <typename T>
+// Small integers.
 inline Floats load_small(const uint8_t* from) {
-    typedef T Small __attribute__((vector_size(LANES)));
-    Small v;
-    std::memcpy(&v, from, sizeof v);
-    return __builtin_convertvector(__builtin_convertvector(v, Ints), Floats);
+#if defined(__AVX512F__)  // one instruction, which the compiler does not find
+    Ints whole = (Ints)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from));
+#elif defined(__AVX2__)
+    Ints whole = (Ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from));
+#else
+    SignedBytes bytes;
+    std::memcpy(&bytes, from, sizeof bytes);
+    Ints whole = __builtin_convertvector(bytes, Ints);
+#endif
+    return __builtin_convertvector(whole, Floats);
 }
 
 // The codes of two units of a group.
@@ -125,19 +101,19 @@ inline Bytes codes_of_unit(const uint8_t* from, int unit, int part) {
     return (Bytes)((Shorts)both >> (unit % 2 * 4)) & 0x0f;
 }
 
-template <int BITS, int UNITS>
-constexpr int CODE_BYTES = UNITS * UNIT * PANEL * BITS / 8;  // of a group, in a panel
-
 // M rows times the weights of N panels.
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, int M, int N>
-void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* groups, const uint8_t* panel, const Ahead& ahead,
+void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, const uint8_t* panel, const Ahead& ahead,
               Floats (&y)[M][N * PARTS]) {
     constexpr int ALL = N * PARTS;
+    constexpr int PIECE_BYTES = UNITS * UNIT * PANEL * BITS / 8;  // of codes, in a panel
     auto panel_of = [&](int p) { return p / PARTS * weight.panel_bytes; };
-    const uint8_t* header = panel + weight.header_offset;
-    int64_t num_groups = weight.num_inputs / weight.group_size;
+    const int32_t* x = rows.codes(row);
+    const auto* group = reinterpret_cast<const Group<M>*>(rows.groups(row));
+    const auto* outliers = reinterpret_cast<const Outliers<M>*>(rows.outliers(row));
+    const uint8_t *header = panel + weight.header_offset, *next = ahead.from;
     Floats totals[M][ALL] = {};  // of its own, not y: so it stays in registers
-    for (int64_t block = 0; block < num_groups; block += weight.groups_per_block) {
+    for (int64_t block = 0; block < rows.num_groups; block += weight.groups_per_block) {
         Floats d[ALL], m[ALL];
         for (int p = 0; p < ALL; ++p) d[p] = load_half(header + panel_of(p) + 2 * (p % PARTS) * LANES);
         header += 2 * PANEL;
@@ -145,40 +121,40 @@ void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* g
             for (int p = 0; p < ALL; ++p) m[p] = load_half(header + panel_of(p) + 2 * (p % PARTS) * LANES);
             header += 2 * PANEL;
         }
-        for (int64_t index = block; index < block + (BLOCKS ? weight.groups_per_block : 1); ++index) {
-            const Group<M>& group = groups[index];
-            const uint8_t* from = panel + index * CODE_BYTES<BITS, UNITS>;
-            for (int n = 0; n < N; ++n) {
-                const uint8_t* next = ahead.from + n * weight.panel_bytes + index * ahead.step;
-                for (int64_t line = 0; line < ahead.step; line += 64) prefetch(next + line);
-            }
+        for (int in_block = 0; in_block < (BLOCKS ? weight.groups_per_block : 1); ++in_block, ++group) {
             Ints sums[M][ALL];
             for (int i = 0; i < M; ++i)
-                for (int p = 0; p < ALL; ++p) sums[i][p] = Ints{} + group.minus_zero[i];
-            for (int pair = 0; pair < UNITS / 2; ++pair) {
-                Bytes codes[2][ALL];
-                for (int p = 0; p < ALL; ++p) load_pair<BITS>(from + panel_of(p), pair, p % PARTS, codes[0][p], codes[1][p]);
-                for (int u = 0; u < 2; ++u)
-                    for (int i = 0; i < M; ++i)
-                        for (int p = 0; p < ALL; ++p)
-                            sums[i][p] = add_products(sums[i][p], codes[u][p], x[(2 * pair + u) * M + i]);
-            }
-            for (int i = 0; i < M; ++i) {
-                if (!group.outliers[i]) continue;
-                for (int p = 0; p < ALL; ++p) {
-                    Bytes codes = codes_of_unit<BITS>(from + panel_of(p), group.outlier_units[i], p % PARTS);
-                    sums[i][p] += add_products(Ints{}, codes, group.outliers[i]) * OUTLIER;
+                for (int p = 0; p < ALL; ++p) sums[i][p] = Ints{} + group->minus_zero[i];
+            for (int64_t piece = 0; piece < rows.num_pieces; ++piece, ++outliers) {
+                for (int n = 0; n < N; ++n)
+                    for (int64_t line = 0; line < ahead.step; line += 64) prefetch(next + n * weight.panel_bytes + line);
+                next += ahead.step;
+                for (int pair = 0; pair < UNITS / 2; ++pair) {
+                    Bytes codes[2][ALL];
+                    for (int p = 0; p < ALL; ++p) load_pair<BITS>(panel + panel_of(p), pair, p % PARTS, codes[0][p], codes[1][p]);
+                    for (int u = 0; u < 2; ++u)
+                        for (int i = 0; i < M; ++i)
+                            for (int p = 0; p < ALL; ++p)
+                                sums[i][p] = add_products(sums[i][p], codes[u][p], x[(2 * pair + u) * M + i]);
                 }
+                for (int i = 0; i < M; ++i) {
+                    if (!outliers->codes[i]) continue;
+                    for (int p = 0; p < ALL; ++p) {
+                        Bytes codes = codes_of_unit<BITS>(panel + panel_of(p), outliers->units[i], p % PARTS);
+                        sums[i][p] += add_products(Ints{}, codes, outliers->codes[i]) * OUTLIER;
+                    }
+                }
+                x += UNITS * M;
+                panel += PIECE_BYTES;
             }
-            x += UNITS * M;
             for (int p = 0; p < ALL; ++p) {
                 const uint8_t* small = header + panel_of(p) + p % PARTS * LANES;
-                Floats scale = BLOCKS ? d[p] * load_small<int8_t>(small) : d[p];
+                Floats scale = BLOCKS ? d[p] * load_small(small) : d[p];
                 for (int i = 0; i < M; ++i)
-                    totals[i][p] += __builtin_convertvector(sums[i][p], Floats) * (scale * group.scales[i]);
+                    totals[i][p] += __builtin_convertvector(sums[i][p], Floats) * (scale * group->scales[i]);
                 if constexpr (MINIMUM) {
-                    Floats minimum = BLOCKS ? m[p] * load_small<int8_t>(small + PANEL) : m[p];
-                    for (int i = 0; i < M; ++i) totals[i][p] += minimum * group.sums[i];
+                    Floats minimum = BLOCKS ? m[p] * load_small(small + PANEL) : m[p];
+                    for (int i = 0; i < M; ++i) totals[i][p] += minimum * group->sums[i];
                 }
             }
             if constexpr (BLOCKS) header += MINIMUM ? 2 * PANEL : PANEL;
@@ -188,105 +164,29 @@ void multiply(const QuantizedWeight& weight, const int32_t* x, const Group<M>* g
         for (int p = 0; p < ALL; ++p) y[i][p] = totals[i][p];
 }
 
-// The first of some values that is not less than `bound`, all others being so.
-template <int COUNT>
-inline int place_of(const Floats (&v)[COUNT], float bound) {
-    for (int n = 0; n < COUNT; ++n) {
-#if defined(__AVX512F__)
-        if (unsigned found = _mm512_cmp_ps_mask((__m512)v[n], _mm512_set1_ps(bound), _CMP_GE_OQ))
-            return n * LANES + __builtin_ctz(found);
-#else
-        for (int lane = 0; lane < LANES; ++lane)
-            if (v[n][lane] >= bound) return n * LANES + lane;
-#endif
-    }
-    return 0;
-}
-
-// One group of one of M rows. A value that is not finite makes the scale one that is not, and with it the row's results.
-template <typename T, int UNITS, int M>
-void quantize(const T* from, int32_t* codes, Group<M>& group, int i, int zero) {
-    constexpr int COUNT = UNITS * UNIT / LANES;
-    Floats v[COUNT], size[COUNT], most = {}, rest = {}, probe = {};
-    for (int n = 0; n < COUNT; ++n) {
-        v[n] = load(from + n * LANES);
-        size[n] = max(v[n], -v[n]);
-        most = max(most, size[n]);
-        probe += v[n] * 0.0f;
-    }
-    float not_finite = sum_of(probe);  // or zero
-    if (!(not_finite == 0.0f))
-        for (int n = 0; n < COUNT; ++n) v[n] = size[n] = most = Floats{};
-    float outlier = max_of(most);
-    int place = place_of(size, outlier);
-    float lanes[UNITS * UNIT];
-    for (int n = 0; n < COUNT; ++n) store(lanes + n * LANES, size[n]);
-    lanes[place] = 0.0f;
-    for (int n = 0; n < COUNT; ++n) rest = max(rest, load(lanes + n * LANES));
-    float others = max_of(rest);
-    bool apart = outlier > APART * others;
-    float scale = apart ? largest(others / MOST, outlier / (MOST * OUTLIER)) : outlier / MOST;
-    // Adding and subtracting 1.5 * 2^23 rounds to an integer.
-    constexpr float ROUND = 12582912.0f;
-    float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;  // below, it would overflow
-    Ints total = {};
-    int8_t small[UNITS * UNIT];
-    int32_t whole[UNITS * UNIT];
-    for (int n = 0; n < COUNT; ++n) {
-        Ints rounded = __builtin_convertvector((v[n] * inverse + ROUND) - ROUND, Ints);
-        total += rounded;
-        SignedBytes bytes = __builtin_convertvector(rounded, SignedBytes);
-        std::memcpy(small + n * LANES, &bytes, sizeof bytes);
-        std::memcpy(whole + n * LANES, &rounded, sizeof rounded);
-    }
-    int32_t sum = 0;
-    for (int lane = 0; lane < LANES; ++lane) sum += total[lane];
-    int32_t second = apart ? (whole[place] + OUTLIER / 2) >> 7 : 0;
-    small[place] = static_cast<int8_t>(whole[place] - second * OUTLIER);
-    for (int u = 0; u < UNITS; ++u) std::memcpy(codes + u * M, small + u * UNIT, UNIT);
-    group.scales[i] = scale + not_finite;
-    group.sums[i] = group.scales[i] * static_cast<float>(sum);
-    group.minus_zero[i] = -zero * sum;
-    group.outliers[i] = static_cast<int32_t>(static_cast<uint32_t>(static_cast<uint8_t>(second)) << (place % UNIT * 8));
-    group.outlier_units[i] = place / UNIT;
-}
-
-template <typename T, int UNITS>
-void quantize_rows(const QuantizedCall& call, const Quantized& x, const Team& team) {
-    share(team, x.num_rows * x.num_groups, [&](int64_t item) {
-        int64_t row = item / x.num_groups, group = item % x.num_groups, first = row / ROWS * ROWS;
-        const T* from = static_cast<const T*>(call.rows.x) + row * call.rows.x_stride + group * UNITS * UNIT;
-        int i = static_cast<int>(row - first);
-        at_once<ROWS>(first, x.num_rows - first, [&](int64_t, auto M) {
-            int32_t* codes = x.codes<M>(first) + group * UNITS * M + i;
-            quantize<T, UNITS, M>(from, codes, x.groups<M>(first)[group], i, call.weight.zero);
-        });
-    });
-}
-
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS>
 void linear(const QuantizedCall& call, const Team& team) {
     const QuantizedWeight& weight = call.weight;
-    Quantized x{weight.num_inputs, weight.num_inputs / weight.group_size, call.rows.num_rows, static_cast<uint8_t*>(call.rows.scratch)};
-    if (call.rows.x_bfloat16) quantize_rows<BFloat16, UNITS>(call, x, team);
-    else quantize_rows<float, UNITS>(call, x, team);
+    int64_t num_groups = weight.num_inputs / weight.group_size, num_pieces = weight.group_size / (UNITS * UNIT);
+    IntegerRows x{weight.num_inputs, num_groups, num_pieces, call.rows.num_rows, static_cast<uint8_t*>(call.rows.scratch)};
+    if (call.rows.x_bfloat16) quantize_rows<BFloat16, UNITS, ROWS>(call.rows, weight.zero, x, team);
+    else quantize_rows<float, UNITS, ROWS>(call.rows, weight.zero, x, team);
     int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
     team.wait({weight.panels, num_panels * weight.panel_bytes});
-    int64_t row_bytes = weight.num_inputs + x.num_groups * sizeof(Group<1>);
-    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (row_bytes * ROWS)) * ROWS;
+    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (x.row_bytes() * ROWS)) * ROWS;
     auto rows_of_panels = [&](int64_t first, int64_t count, int64_t index, auto N) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes;
-        Ahead ahead = next_panels(panel, N, weight.panel_bytes, x.num_groups, (count + ROWS - 1) / ROWS);
+        Ahead ahead = next_panels(panel, N, weight.panel_bytes, num_groups * num_pieces, (count + ROWS - 1) / ROWS);
         in_groups<N == 1 ? ROWS : 1>(first, count, [&](int64_t row, auto M) {
+            prefetch_results<N>(call.rows, row, M, index);
             Floats y[M][N * PARTS];
-            multiply<BITS, UNITS, MINIMUM, BLOCKS, M, N>(weight, x.codes<M>(row), x.groups<M>(row), panel, ahead, y);
-            ahead.from += x.num_groups * ahead.step;
+            multiply<BITS, UNITS, MINIMUM, BLOCKS, M, N>(weight, x, row, panel, ahead, y);
+            ahead.from += num_groups * num_pieces * ahead.step;
             for (int n = 0; n < N; ++n) store_rows(call.rows, weight.num_outputs, row, (index + n) * PANEL, y, n * PARTS);
         });
     };
     if (x.num_rows == 1) {
-        int64_t num_groups = (num_panels + PANELS - 1) / PANELS;
-        hand_out_blocks(team, 1, 1, num_groups, PANELS * weight.panel_bytes, [&](int64_t, int64_t, int64_t group) {
+        hand_out_blocks(team, 1, 1, (num_panels + PANELS - 1) / PANELS, PANELS * weight.panel_bytes, [&](int64_t, int64_t, int64_t group) {
             at_once<PANELS>(group * PANELS, num_panels - group * PANELS, [&](int64_t panel, auto N) { rows_of_panels(0, 1, panel, N); });
         });
         return;

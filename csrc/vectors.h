@@ -105,6 +105,7 @@ void store_part(T* to, Floats v, int count) {
 
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 inline Ints max(Ints a, Ints b) { return a > b ? a : b; }
+inline Ints min(Ints a, Ints b) { return a < b ? a : b; }
 
 inline Ints lane_numbers() {
     Ints lanes;
@@ -145,8 +146,23 @@ inline float largest_magnitude(const T* from, int count) {
     return of_bits(max_of(most));
 }
 
+struct TwoLargest {
+    int32_t first, second;
+};
+
+// Of all lanes of both; no lane of `second` is larger than that of `first`.
 template <int STEP = LANES / 2>
-inline float sum_of(Floats v) {
+inline TwoLargest two_largest(Ints first, Ints second) {
+    if constexpr (STEP == 0) return {first[0], second[0]};
+    else {
+        Ints other = rotated<STEP>(first, std::make_index_sequence<LANES>());
+        second = max(max(second, rotated<STEP>(second, std::make_index_sequence<LANES>())), min(first, other));
+        return two_largest<STEP / 2>(max(first, other), second);
+    }
+}
+
+template <int STEP = LANES / 2, typename Vector>
+inline auto sum_of(Vector v) {
     if constexpr (STEP == 0) return v[0];
     else return sum_of<STEP / 2>(v + rotated<STEP>(v, std::make_index_sequence<LANES>()));
 }

@@ -19,8 +19,9 @@ T = TypeVar("T", bound=Tensor)
 
 UNIT = 4
 """Bytes that are multiplied together."""
-GROUP_BYTES = 20
-"""What is kept of each group of activations beside its codes."""
+PIECE = 32
+GROUP_BYTES, PIECE_BYTES = 12, 8
+"""What is kept of each group of activations beside its codes, and of each PIECE of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,9 @@ def quantized_linear(
     layout = weight.layout
     y = _output(x, layout.num_inputs, layout.num_outputs, output)
     x = x if x.stride()[1] == 1 else x.contiguous()
-    num_groups = layout.num_inputs // layout.group_size
-    scratch = empty_array((x.shape[0] * (layout.num_inputs + GROUP_BYTES * num_groups),), DType.UINT8)
+    num_groups, num_pieces = (layout.num_inputs // size for size in (layout.group_size, min(layout.group_size, PIECE)))
+    row_bytes = layout.num_inputs + GROUP_BYTES * num_groups + PIECE_BYTES * num_pieces
+    scratch = empty_array((x.shape[0] * row_bytes,), DType.UINT8)
     module().quantized_linear(
         current_program(),
         instruction_set or instruction_sets()[0],

@@ -1,0 +1,157 @@
+// Activations as integers of 7 bits and a sign, with a scale for each group of inputs of each row. Where one of 32 neighbours is
+// far larger than the others it has 14 bits, and then costs its neighbours nothing (docs/lab.md).
+#pragma once
+
+#include "linear_rows.h"
+#include "units.h"
+
+namespace quire::QUIRE_ISA {
+
+constexpr float MOST = 127.0f;   // of a code
+constexpr int OUTLIER = 128;     // what an outlier's second code counts
+constexpr float APART = 1.5f;    // so many times as large as the others is an outlier
+constexpr int MAX_PIECES = 512;  // of a group: then sums of products are int32
+
+typedef int8_t SignedBytes __attribute__((vector_size(LANES)));
+
+// A group of inputs of M rows: what its products with a panel are scaled by.
+template <int M>
+struct Group {
+    float scales[M];
+    float sums[M];          // of the codes, scaled
+    int32_t minus_zero[M];  // what the weights' zero takes from the products
+};
+
+// Of a piece of a group of M rows.
+template <int M>
+struct Outliers {
+    int32_t codes[M];  // a unit of zeros but for the second code; 0 where there is none
+    int32_t units[M];
+};
+
+// Rows as integers, as many side by side as are multiplied at one time: unit by unit the rows' codes; behind all of them the
+// groups, and then the outliers.
+struct IntegerRows {
+    int64_t num_inputs, num_groups, num_pieces, num_rows;  // pieces are of a group
+    uint8_t* memory;
+
+    int32_t* codes(int64_t row) const { return reinterpret_cast<int32_t*>(memory + row * num_inputs); }
+    int32_t* groups(int64_t row) const { return codes(num_rows) + row * num_groups * WORDS_OF_GROUP; }
+    int32_t* outliers(int64_t row) const { return groups(num_rows) + row * num_groups * num_pieces * WORDS_OF_PIECE; }
+    int64_t row_bytes() const { return num_inputs + num_groups * (WORDS_OF_GROUP + num_pieces * WORDS_OF_PIECE) * 4; }
+
+    static constexpr int WORDS_OF_GROUP = sizeof(Group<1>) / 4, WORDS_OF_PIECE = sizeof(Outliers<1>) / 4;
+};
+
+// Where the parts of one row's group go: it is row `i` of `count`.
+struct GroupOfRow {
+    int32_t *codes, *group, *outliers;
+    int count, i;
+
+    void put_scale(float scale, float sum, int32_t minus_zero) const {
+        std::memcpy(group + i, &scale, sizeof scale);
+        std::memcpy(group + count + i, &sum, sizeof sum);
+        group[2 * count + i] = minus_zero;
+    }
+    void put_units(int64_t first, const void* units, int num_units) const {
+        for (int u = 0; u < num_units; ++u)
+            std::memcpy(codes + (first + u) * count + i, static_cast<const int32_t*>(units) + u, sizeof(int32_t));
+    }
+    void put_outlier(int64_t piece, int32_t unit_of_codes, int32_t unit) const {
+        outliers[2 * piece * count + i] = unit_of_codes;
+        outliers[(2 * piece + 1) * count + i] = unit;
+    }
+};
+
+// The scale for a piece alone, its largest magnitude known, and the largest of the others.
+inline float scale_for(float outlier, float others) {
+    return outlier > APART * others ? largest(others / MOST, outlier / (MOST * OUTLIER)) : outlier / MOST;
+}
+
+template <int COUNT>
+inline int place_of(const Ints (&v)[COUNT], int32_t value) {
+    for (int n = 0; n < COUNT; ++n) {
+#if defined(__AVX512F__)
+        if (unsigned found = _mm512_cmpeq_epi32_mask((__m512i)v[n], _mm512_set1_epi32(value))) return n * LANES + __builtin_ctz(found);
+#else
+        for (int lane = 0; lane < LANES; ++lane)
+            if (v[n][lane] == value) return n * LANES + lane;
+#endif
+    }
+    return 0;
+}
+
+// Returns the sum of the codes of a piece whose largest magnitude has the bits `top`.
+template <typename T, int UNITS>
+inline int32_t quantize_piece(const T* from, int32_t top, float inverse, int64_t piece, const GroupOfRow& to) {
+    constexpr int COUNT = UNITS * UNIT / LANES;
+    int8_t codes[UNITS * UNIT];
+    Ints whole[COUNT], total = {};
+    for (int n = 0; n < COUNT; ++n) {
+        whole[n] = to_nearest(load(from + n * LANES) * inverse);
+        total += whole[n];
+        SignedBytes bytes = __builtin_convertvector(whole[n], SignedBytes);
+        std::memcpy(codes + n * LANES, &bytes, sizeof bytes);
+    }
+    to.put_units(piece * UNITS, codes, UNITS);
+    if (of_bits(top) * inverse <= MOST + 0.5f) {
+        to.put_outlier(piece, 0, 0);
+        return sum_of(total);
+    }
+    Ints size[COUNT];
+    for (int n = 0; n < COUNT; ++n) size[n] = magnitude_bits(load(from + n * LANES));
+    int place = place_of(size, top), unit = place / UNIT, shift = place % UNIT * 8;
+    int32_t code, units[UNITS * UNIT];
+    std::memcpy(units, whole, sizeof units);
+    int32_t second = (units[place] + OUTLIER / 2) >> 7;
+    auto& word = to.codes[(piece * UNITS + unit) * to.count + to.i];
+    code = (units[place] - second * OUTLIER) & 0xff;
+    word = static_cast<int32_t>((static_cast<uint32_t>(word) & ~(0xffu << shift)) | static_cast<uint32_t>(code) << shift);
+    to.put_outlier(piece, static_cast<int32_t>(static_cast<uint32_t>(second & 0xff) << shift), unit);
+    return sum_of(total);
+}
+
+// One group of one row. A value that is not finite makes the scale one that is not, and with it the row's results.
+template <typename T, int UNITS>
+void quantize(const T* from, int num_pieces, int zero, const GroupOfRow& to) {
+    constexpr int PIECE = UNITS * UNIT;
+    constexpr int32_t INFINITE = 0x7f800000;
+    int32_t tops[MAX_PIECES];
+    float scale = 0.0f;
+    bool finite = true;
+    for (int piece = 0; piece < num_pieces; ++piece) {
+        Ints most = {}, second = {};
+        for (int n = 0; n < PIECE; n += LANES) {
+            Ints size = magnitude_bits(load(from + piece * PIECE + n));
+            second = max(second, min(most, size));
+            most = max(most, size);
+        }
+        auto [top, others] = two_largest(most, second);
+        tops[piece] = top;
+        finite &= top < INFINITE;
+        scale = largest(scale, scale_for(of_bits(top), of_bits(others)));
+    }
+    if (!finite) {
+        std::memset(tops, 0, sizeof tops[0] * num_pieces);
+        scale = of_bits(INFINITE) * 0.0f;
+    }
+    float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;  // below, it would overflow
+    int32_t sum = 0;
+    for (int piece = 0; piece < num_pieces; ++piece) sum += quantize_piece<T, UNITS>(from + piece * PIECE, tops[piece], inverse, piece, to);
+    to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
+}
+
+// All rows, side by side as many as are multiplied at one time: ROWS, then what is left.
+template <typename T, int UNITS, int ROWS>
+void quantize_rows(const LinearRows& rows, int zero, const IntegerRows& x, const Team& team) {
+    int64_t group_size = x.num_inputs / x.num_groups, num_pieces = x.num_pieces;
+    share(team, x.num_rows * x.num_groups, [&](int64_t item) {
+        int64_t row = item / x.num_groups, group = item % x.num_groups, first = row / ROWS * ROWS;
+        int count = static_cast<int>(x.num_rows - first < ROWS ? x.num_rows - first : ROWS);
+        GroupOfRow to{x.codes(first) + group * group_size / UNIT * count, x.groups(first) + group * IntegerRows::WORDS_OF_GROUP * count,
+                      x.outliers(first) + group * num_pieces * IntegerRows::WORDS_OF_PIECE * count, count, static_cast<int>(row - first)};
+        quantize<T, UNITS>(static_cast<const T*>(rows.x) + row * rows.x_stride + group * group_size, static_cast<int>(num_pieces), zero, to);
+    });
+}
+
+}  // namespace quire::QUIRE_ISA
