@@ -24,51 +24,20 @@ from benchmarks.peers.text import Text
 
 from quire.checkpoint.model_config import LayerConfig, ModelConfig
 
-SMOLLM2_CONFIG = ModelConfig(
-    family="llama",
-    architecture="LlamaForCausalLM",
-    vocab_size=49152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_layers=30,
-    num_heads=9,
-    num_kv_heads=3,
-    head_dim=64,
-    max_position=8192,
-    layers=(LayerConfig(window=None, rope=None),) * 30,
-    activation="silu",
-    norm_eps=1e-5,
-    attention_scale=0.125,
-    tie_word_embeddings=True,
-)
-GEMMA_CONFIG = dataclasses.replace(
-    SMOLLM2_CONFIG,
-    family="gemma3",
-    vocab_size=262_144,
-    hidden_size=640,
-    intermediate_size=2048,
-    num_layers=18,
-    num_heads=4,
-    num_kv_heads=1,
-    head_dim=256,
-    layers=tuple(LayerConfig(window=None if layer % 6 == 5 else 512, rope=None) for layer in range(18)),
-    quantized_bytes=246_587_904,
-)
 
-
-def test_roofline_is_that_of_a_calculation_by_hand() -> None:
+def test_roofline_is_that_of_a_calculation_by_hand(smollm2_config: ModelConfig) -> None:
     """2,048 tokens are 0.58 TFLOP; a decode step reads 269 MB of weights and 256 tokens of KV, 5.9 MB."""
     limits = MachineLimits({16: 28e9}, {"bfloat16": 2.1e12})
-    figures = Roofline(SMOLLM2_CONFIG, 16, limits).figures(FULL)
+    figures = Roofline(smollm2_config, 16, limits).figures(FULL)
     assert figures["b"]["prefill_tok_s"] == pytest.approx(2048 / (0.58e12 / 2.1e12), rel=0.01)
     assert figures["a"]["decode_tok_s"] == pytest.approx(28e9 / (269e6 + 5.9e6), rel=0.01)
     assert figures["d"]["warm_s"] < figures["d"]["cold_s"]
 
 
-def test_roofline_of_gemma_has_its_head_and_its_windows() -> None:
+def test_roofline_of_gemma_has_its_head_and_its_windows(gemma_config: ModelConfig) -> None:
     """100.3 million weights a token and a head of 167.8 million; 2,048 tokens see 20.05 million earlier ones in all layers."""
     limits = MachineLimits({4: 28e9}, {"bfloat16": 1e12, "int8": 2e12})
-    figures = Roofline(GEMMA_CONFIG, 4, limits).figures(FULL)
+    figures = Roofline(gemma_config, 4, limits).figures(FULL)
     products = 2 * 100.27e6 * 2048 + 2 * 167.77e6 + 4 * 1024 * 20.054e6
     assert figures["b"]["prefill_tok_s"] == pytest.approx(2048 / (products / 2e12), rel=1e-3)
     assert figures["a"]["decode_tok_s"] == pytest.approx(28e9 / (246_587_904 + 18 * 256 * 2 * 256), rel=1e-6)
@@ -81,10 +50,10 @@ def test_a_window_ends_what_a_token_sees() -> None:
     assert num_pairs(100, 80, 60) == 100 * 60
 
 
-def test_kv_that_sequences_share_is_read_once_and_not_beyond_the_window() -> None:
+def test_kv_that_sequences_share_is_read_once_and_not_beyond_the_window(gemma_config: ModelConfig) -> None:
     slow_memory = MachineLimits({4: 1.0}, {"bfloat16": 1e30, "int8": 1e30})
     layers = (LayerConfig(window=None, rope=None), LayerConfig(window=512, rope=None))
-    model = dataclasses.replace(GEMMA_CONFIG, num_layers=2, layers=layers, quantized_bytes=0)
+    model = dataclasses.replace(gemma_config, num_layers=2, layers=layers, quantized_bytes=0)
     step = Roofline(model, 4, slow_memory).decode_step([100.0] * 16, 1024)
     assert step == pytest.approx(2 * 256 * ((1024 + 1600) + (412 + 1600)))
 
