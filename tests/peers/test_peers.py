@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from benchmarks.peers.engines.llama_cpp import common_prefix
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2, Environment, Peer, Variant
 from benchmarks.peers.interleave import Interleaved
 from benchmarks.peers.process import EngineError, EngineProcess
-from benchmarks.peers.quality import num_equal_leading
+from benchmarks.peers.quality import num_equal_leading, perplexity
 from benchmarks.peers.record import Record
 from benchmarks.peers.roofline import MachineLimits, Roofline, fraction, num_pairs
 from benchmarks.peers.run import wanted_variants
@@ -85,7 +86,7 @@ def test_pieces_begin_as_the_model_wants_and_keep_their_lengths() -> None:
 
 
 def variant_names(model: str, *engines: str) -> list[str]:
-    return [variant.name for _, variant in wanted_variants(model, engines, ())[0]]
+    return [variant.name for _, variant in wanted_variants(model, engines, (), "abcdef")[0]]
 
 
 def test_what_is_held_to_an_instruction_set_is_measured_only_with_its_like() -> None:
@@ -94,15 +95,16 @@ def test_what_is_held_to_an_instruction_set_is_measured_only_with_its_like() -> 
 
 
 def test_int8_kv_is_measured_in_case_c_beside_int8_weights_alone() -> None:
-    found = {variant.name: variant.cases for _, variant in wanted_variants(SMOLLM2, ["quire int8"], ())[0]}
+    found = {variant.name: variant.cases for _, variant in wanted_variants(SMOLLM2, ["quire int8"], (), "ac")[0]}
     assert found == {"quire int8": "abcdef", "quire int8 kv8": "c"}
+    assert [variant.name for _, variant in wanted_variants(SMOLLM2, ["quire int8"], (), "a")[0]] == ["quire int8"]
 
 
 def test_peers_without_weights_of_the_model_are_named() -> None:
     assert variant_names(GEMMA) == ["quire stored", "llama.cpp Q4_K_M"]
-    _, left_out = wanted_variants(GEMMA, [], ())
+    _, left_out = wanted_variants(GEMMA, [], (), "ab")
     assert set(left_out) == {"vllm", "openvino", "onnxruntime_genai", "transformers"}
-    assert wanted_variants(SMOLLM2, [], ())[1] == {}
+    assert wanted_variants(SMOLLM2, [], (), "a")[1] == {}
 
 
 def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
@@ -121,6 +123,12 @@ def test_common_prefix_leaves_each_prompt_a_token() -> None:
 def test_equal_tokens_are_counted_up_to_the_first_other_one() -> None:
     assert num_equal_leading([1, 2, 3], [1, 2, 3]) == 3
     assert num_equal_leading([1, 9, 3], [1, 2, 3]) == 1
+
+
+def test_a_token_without_a_chance_or_a_number_makes_an_infinite_perplexity() -> None:
+    assert perplexity([math.log(0.5), math.log(0.125)]) == pytest.approx(4.0)
+    assert perplexity([-1e6]) == math.inf
+    assert perplexity([math.nan]) == math.inf
 
 
 def contender(name: str, tmp_path: Path) -> Contender:
