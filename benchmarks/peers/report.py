@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -156,7 +157,7 @@ def ratio_section(results: Results, heading: str = "##") -> Iterable[str]:
 
 
 def against(results: Results, engine: str, ours: Measured, rival: Rival, figure: Figure) -> str:
-    ratio = fraction(ours.median, rival.value, figure.higher_is_better) if ours.median else 0.0
+    ratio = times_better(ours.median, rival.value, figure)
     asked, reached = "–", "–"
     if rival.times is not None:
         asked, reached = f"{rival.times:.2f}×", "yes" if ratio >= rival.times else "**no**"
@@ -164,6 +165,13 @@ def against(results: Results, engine: str, ours: Measured, rival: Rival, figure:
         reached = "**lost**"
     name = f"{rival.name} (lost)" if results.has_lost(rival.name) else rival.name
     return f"{name} | {significant(rival.value)} | {ratio:.2f}× | {asked} | {reached}"
+
+
+def times_better(ours: float, theirs: float, figure: Figure) -> float:
+    """0 is the rate of a server that kept the limits at none."""
+    if ours and theirs:
+        return fraction(ours, theirs, figure.higher_is_better)
+    return math.inf if ours else 0.0
 
 
 def goal_name(goal: Goal) -> str:

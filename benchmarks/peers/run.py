@@ -225,7 +225,7 @@ def serve(case: Case, options: Options, contenders: Sequence[Contender], load: L
         return on_server(contender, lambda server: load.figures(server, number))
 
     def highest_rate(contender: Contender, _: int, __: float) -> Figures:
-        return on_server(contender, lambda server: {"max_rate": load.highest_rate(server)})
+        return on_server(contender, lambda server: {"max_rate": load.highest_rate(server, contender.name)})
 
     def on_server(contender: Contender, work: Callable[[RunningServer], Figures]) -> Figures:
         server = servers[contender.name]

@@ -21,6 +21,7 @@ from benchmarks.peers.quality import num_equal_leading, perplexity
 from benchmarks.peers.record import Record
 from benchmarks.peers.roofline import MachineLimits, Roofline, fraction, num_pairs
 from benchmarks.peers.run import wanted_variants
+from benchmarks.peers.serving import RATES, highest_good
 from benchmarks.peers.text import Text
 
 from quire.checkpoint.model_config import LayerConfig, ModelConfig
@@ -129,6 +130,18 @@ def test_a_token_without_a_chance_or_a_number_makes_an_infinite_perplexity() -> 
     assert perplexity([math.log(0.5), math.log(0.125)]) == pytest.approx(4.0)
     assert perplexity([-1e6]) == math.inf
     assert perplexity([math.nan]) == math.inf
+
+
+@pytest.mark.parametrize("num_good", range(len(RATES) + 1))
+def test_the_highest_good_rate_is_found_with_few_runs(num_good: int) -> None:
+    asked: list[float] = []
+
+    def is_good(rate: float) -> bool:
+        asked.append(rate)
+        return rate in RATES[:num_good]
+
+    assert highest_good(RATES, is_good) == (RATES[num_good - 1] if num_good else 0.0)
+    assert len(asked) <= 5
 
 
 def contender(name: str, tmp_path: Path) -> Contender:

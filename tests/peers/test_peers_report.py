@@ -184,6 +184,16 @@ def test_an_engine_that_lost_in_one_run_has_lost_on_the_page_of_several(tmp_path
     assert results.has_lost("quire bf16")
 
 
+def test_a_rate_is_better_than_none_within_the_limits() -> None:
+    engines = {name: {"bits": 16} for name in ("quire bf16", "vLLM bf16")}
+    runs = [run("quire bf16", "f", max_rate=1.5), run("vLLM bf16", "f", max_rate=0.0)]
+    section = list(ratio_section(Results(content(engines, runs))))
+    assert (
+        "| f highest good rate 1/s | 16-bit | quire bf16 | – | 1.50 | vLLM bf16 | 0.000 | inf× | 1.60× | yes |"
+        in section
+    )
+
+
 def test_cases_of_several_runs_make_one_page_with_the_rooflines_of_their_own_runs(tmp_path: Path) -> None:
     engines = {"quire bf16": {"bits": 16}}
     rooflines = {"16": {"a": {"decode_tok_s": 1.0}, "b": {"prefill_tok_s": 2.0}}}
