@@ -45,17 +45,22 @@ class Quire:
         return [list(output.outputs[0].token_ids) for output in outputs]
 
     def logprobs(self, windows: list[TokenIds]) -> list[list[float]]:
-        from quire import SamplingParams
+        return prompt_logprobs(self._llm, windows)
 
-        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-        return [
-            [
-                position[token_id].logprob
-                for token_id, position in zip(window[1:], (output.prompt_logprobs or [])[1:], strict=True)
-                if position is not None
-            ]
-            for window, output in zip(windows, self._llm.generate(list(windows), params, use_tqdm=False), strict=True)
+
+def prompt_logprobs(llm: LLM, windows: list[TokenIds]) -> list[list[float]]:
+    """Of each window's tokens but the first."""
+    from quire import SamplingParams
+
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+    return [
+        [
+            position[token_id].logprob
+            for token_id, position in zip(window[1:], (output.prompt_logprobs or [])[1:], strict=True)
+            if position is not None
         ]
+        for window, output in zip(windows, llm.generate(list(windows), params, use_tqdm=False), strict=True)
+    ]
 
 
 def variant(name: str, bits: int, config: Mapping[str, Any]) -> Variant:
