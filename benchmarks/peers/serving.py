@@ -30,7 +30,7 @@ POLL_S = 0.01
 RATES = tuple(round(0.5 * 1.2**step, 2) for step in range(24))
 """0.5 to 33 requests a second, each a fifth above the one before it: what is asked is a ratio."""
 MAX_P99_MS = {"ttft_p99_ms": 500.0, "tpot_p99_ms": 50.0}
-NEAR = 2.0
+NEAR = 1.5
 """Up to so many times the limits a rate is asked once more: of 64 requests p99 is the slowest, and one pause decides it."""
 
 
