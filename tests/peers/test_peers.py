@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from benchmarks.peers.engines.llama_cpp import common_prefix
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2, Environment, Peer, Variant
 from benchmarks.peers.interleave import Interleaved
 from benchmarks.peers.process import EngineError, EngineProcess
-from benchmarks.peers.quality import num_equal_leading, perplexity
+from benchmarks.peers.quality import Reference, check_quality, num_equal_leading, perplexity, read_reference
 from benchmarks.peers.record import Record
 from benchmarks.peers.roofline import MachineLimits, Roofline, fraction, num_pairs
 from benchmarks.peers.run import wanted_variants
@@ -150,6 +151,62 @@ def contender(name: str, tmp_path: Path) -> Contender:
 
 def record(tmp_path: Path) -> Record:
     return Record(tmp_path / "r.json", {}, {}, {}, {})
+
+
+class Counting(Contender):
+    """An engine that says 0 after everything and finds each token one half likely; it counts what it is asked."""
+
+    num_asked = 0
+
+    def generate(self, prompts: list[list[int]], num_tokens: int, timeout_s: float) -> tuple[float, list[list[int]]]:
+        self.num_asked += 1
+        return 1.0, [[0] * num_tokens for _ in prompts]
+
+    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        self.num_asked += 1
+        return {"result": [[math.log(0.5)] * (len(window) - 1) for window in request["windows"]]}
+
+
+def counting(folder: Path, *, installed: bool) -> Counting:
+    peer = Peer("none", (), (lambda _: "") if installed else None)
+    weights = folder / "weights"
+    weights.mkdir(exist_ok=True)
+    return Counting(peer, Variant("counting", 16, "none"), Environment(folder), weights, folder, folder)
+
+
+TEXT = Text(list(range(3000)))
+
+
+def test_what_float32_says_is_measured_once_for_the_same_weights_and_text(tmp_path: Path) -> None:
+    first, again = counting(tmp_path, installed=True), counting(tmp_path, installed=True)
+    found = read_reference(first, TEXT, 1024, tmp_path)
+    assert found.perplexity == pytest.approx(2.0)
+    assert read_reference(again, TEXT, 1024, tmp_path) == found
+    assert (first.num_asked > 0, again.num_asked) == (True, 0)
+    read_reference(again, TEXT, 1536, tmp_path)
+    assert again.num_asked == first.num_asked
+    (tmp_path / "weights" / "model").write_bytes(b"other")
+    read_reference(again, TEXT, 1024, tmp_path)
+    assert again.num_asked == 2 * first.num_asked
+
+
+def test_what_this_code_says_in_float32_is_measured_in_each_run(tmp_path: Path) -> None:
+    engine = counting(tmp_path, installed=False)
+    read_reference(engine, TEXT, 1024, tmp_path)
+    num_asked = engine.num_asked
+    read_reference(engine, TEXT, 1024, tmp_path)
+    assert engine.num_asked == 2 * num_asked
+
+
+def test_each_engine_is_held_against_float32_once_a_run(tmp_path: Path) -> None:
+    engine, found = counting(tmp_path, installed=True), record(tmp_path)
+    reference = Reference(perplexity=2.5, tokens=[[0, 0, *[1] * 38]] * 4)
+    check_quality(reference, [engine], TEXT, 1024, found)
+    assert found.quality["counting"]["change"] == pytest.approx(-0.2)
+    assert found.quality["counting"]["num_equal"] == [2] * 4
+    check_quality(None, [engine], TEXT, 1024, found)
+    assert found.quality["counting"]["perplexity"] == pytest.approx(2.0)
+    assert found.quality["counting"]["change"] is None
 
 
 OWN_PROCESSES: Case = dataclasses.replace(CASES["e"], limit_s=100)
