@@ -49,7 +49,8 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-$(READY): pyproject.toml constraints.txt
+# An editable install does not build the kernels again by itself; what is in build/ is kept but for what changed.
+$(READY): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

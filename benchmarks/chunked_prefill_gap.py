@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.script import argument_parser, random_prompt, write_json
 
 from quire import AsyncLLM, SamplingParams
 from quire.bench.statistics import spread
@@ -47,9 +48,6 @@ async def measure(llm: Any, seed: int) -> Run:
     rng = random.Random(seed)
     vocab_size = llm.get_tokenizer().vocab_size
 
-    def prompt(length: int) -> list[int]:
-        return [rng.randrange(vocab_size) for _ in range(length)]
-
     arrivals: list[list[float]] = [[] for _ in range(NUM_RUNNING)]
     all_stream = asyncio.Event()
 
@@ -59,11 +57,13 @@ async def measure(llm: Any, seed: int) -> Run:
             if min(map(len, arrivals)) >= TOKENS_BEFORE:
                 all_stream.set()
 
-    running = [asyncio.create_task(run(index, prompt(SHORT_PROMPT))) for index in range(NUM_RUNNING)]
+    running = [
+        asyncio.create_task(run(index, random_prompt(rng, SHORT_PROMPT, vocab_size))) for index in range(NUM_RUNNING)
+    ]
     await all_stream.wait()
     arrival = time.perf_counter()
     long_ttft = 0.0
-    async for _ in llm.generate(prompt(LONG_PROMPT), params(1)):
+    async for _ in llm.generate(random_prompt(rng, LONG_PROMPT, vocab_size), params(1)):
         long_ttft = time.perf_counter() - arrival
     await asyncio.gather(*running)
     return Run([[moment - arrival for moment in times] for times in arrivals], long_ttft)
@@ -88,13 +88,11 @@ async def measure_modes(args: argparse.Namespace) -> dict[str, list[Run]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argument_parser(__doc__, plot=True)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--chunk", type=int, default=128, help="token budget of a chunked step")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     modes = asyncio.run(measure_modes(args))
     longest = {name: spread([run.longest_gap for run in runs]) for name, runs in modes.items()}
@@ -106,12 +104,11 @@ def main() -> None:
         )
     whole, chunked = (gap.median for gap in longest.values())
     print(f"the longest gap is {whole / chunked:.1f} times shorter with chunks")
-    if args.output is not None:
-        result = {
-            name: {"longest_gap_s": [run.longest_gap for run in runs], "long_ttft_s": [run.long_ttft for run in runs]}
-            for name, runs in modes.items()
-        }
-        args.output.write_text(json.dumps({"model": args.model, **result, "ratio": whole / chunked}, indent=2) + "\n")
+    figures = {
+        name: {"longest_gap_s": [run.longest_gap for run in runs], "long_ttft_s": [run.long_ttft for run in runs]}
+        for name, runs in modes.items()
+    }
+    write_json(args.output, {"model": args.model, **figures, "ratio": whole / chunked})
     if args.plot is not None:
         plot(modes, args.plot)
 

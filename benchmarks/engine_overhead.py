@@ -1,30 +1,29 @@
 """What control costs: Scheduler.plan + commit for each running sequence in each step, without a model.
 
-    python benchmarks/engine_overhead.py --num-seqs 256
-    python benchmarks/engine_overhead.py --layout mixed --depth 2 --profile
+    python -m benchmarks.engine_overhead --num-seqs 256
+    python -m benchmarks.engine_overhead --layout mixed --depth 2 --profile
 
-All sequences decode; the null executor answers at once and is not timed. Prints text, and JSON with --json.
+All sequences decode; the null executor answers at once and is not timed. Prints text, and writes JSON with --output.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
-import json
 import platform
 import pstats
 import time
 from collections import deque
-from pathlib import Path
+
+from benchmarks.script import argument_parser, null_executor, write_json
 
 from quire.cache.kv_cache_manager import KVCacheManager
-from quire.config import SchedulerConfig, WorkerConfig
+from quire.config import SchedulerConfig
 from quire.core.kv_layout import FullAttentionSpec, KVSpec, SlidingWindowSpec, make_kv_cache_config
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import Sequence
 from quire.core.step import StepPlan
 from quire.scheduler.scheduler import Scheduler
-from quire.worker.null_executor import NullExecutor
 
 BLOCK_SIZE = 16
 FULL = FullAttentionSpec(num_kv_heads=1, head_dim=64)
@@ -66,17 +65,7 @@ class Loop:
         self._scheduler = scheduler
         self._depth = depth
         self._in_flight: deque[StepPlan] = deque()
-        self._executor = NullExecutor(
-            WorkerConfig(
-                model="null",
-                dtype="float32",
-                kv_cache_dtype="float32",
-                backend="torch",
-                num_threads=1,
-                max_num_seqs=1024,
-                max_model_len=8192,
-            )
-        )
+        self._executor = null_executor()
 
     def run(self, num_steps: int) -> list[float]:
         """Seconds of plan + commit in each step."""
@@ -98,7 +87,7 @@ class Loop:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--num-seqs", type=int, default=256)
     parser.add_argument("--num-steps", type=int, default=400)
     parser.add_argument("--prompt-tokens", type=int, default=128)
@@ -106,7 +95,6 @@ def main() -> None:
     parser.add_argument("--layout", choices=sorted(LAYOUTS), default="full")
     parser.add_argument("--no-prefix-caching", action="store_true")
     parser.add_argument("--profile", action="store_true", help="print where the time goes (slower)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     args = parser.parse_args()
 
     scheduler = make_scheduler(args)
@@ -140,8 +128,7 @@ def main() -> None:
     )
     if args.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(14)
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_json(args.output, figures)
 
 
 if __name__ == "__main__":

@@ -8,21 +8,20 @@ step-ms + token-ms for each of its tokens (about a 135M model on two cores).
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.script import argument_parser, null_executor, random_prompt, write_json
+
 from quire.bench.statistics import summarize_ms
 from quire.cache.kv_cache_manager import KVCacheManager
-from quire.config import SchedulerConfig, WorkerConfig
+from quire.config import SchedulerConfig
 from quire.core.kv_layout import FullAttentionSpec, make_kv_cache_config
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import Sequence
 from quire.scheduler.scheduler import Scheduler
-from quire.worker.null_executor import NullExecutor
 
 NUM_LONG, LONG_PROMPT, LONG_OUTPUT = 100, 1000, 64
 NUM_SHORT, SHORT_PROMPT, SHORT_OUTPUT, SHORT_EVERY_S = 20, 50, 32, 5.0
@@ -52,7 +51,7 @@ def make_requests(tenants: str) -> list[Sequence]:
         return Sequence(
             seq_id=seq_id,
             request_id=str(seq_id),
-            token_ids=[rng.randrange(40_000) for _ in range(num_prompt)],
+            token_ids=random_prompt(rng, num_prompt),
             num_prompt_tokens=num_prompt,
             sampling_params=SamplingParams(),
             max_num_tokens=num_prompt + num_output,
@@ -74,17 +73,7 @@ def simulate(policy: Any, tenants: str, step_s: float, token_s: float) -> dict[s
     )
     config = SchedulerConfig(policy=policy, max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=TOKEN_BUDGET)
     scheduler = Scheduler(config, KVCacheManager(layout))
-    executor = NullExecutor(
-        WorkerConfig(
-            model="",
-            dtype="float32",
-            kv_cache_dtype="float32",
-            backend="torch",
-            num_threads=1,
-            max_num_seqs=1,
-            max_model_len=1,
-        )
-    )
+    executor = null_executor()
     arrivals = make_requests(tenants)
     times = {sequence.seq_id: Times(sequence.arrival_time) for sequence in arrivals}
     results: dict[str, list[Times]] = {tenant: [] for tenant in tenants}
@@ -106,11 +95,9 @@ def simulate(policy: Any, tenants: str, step_s: float, token_s: float) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argument_parser(__doc__, plot=True)
     parser.add_argument("--step-ms", type=float, default=20.0)
     parser.add_argument("--token-ms", type=float, default=1.2)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     step_s, token_s = args.step_ms / 1000, args.token_ms / 1000
     runs = {
@@ -136,10 +123,7 @@ def main() -> None:
                 f"{name:<8} {tenant:<6} "
                 + " ".join(f"{value:>{w}.2f}" for value, w in zip(columns, (12, 9, 12, 9), strict=True))
             )
-    if args.output is not None:
-        args.output.write_text(
-            json.dumps({"step_ms": args.step_ms, "token_ms": args.token_ms, **figures}, indent=2) + "\n"
-        )
+    write_json(args.output, {"step_ms": args.step_ms, "token_ms": args.token_ms, **figures})
     if args.plot is not None:
         plot(runs, args.plot)
 

@@ -1,11 +1,11 @@
 """What HTTP costs: tokens a second through one API process, and latency beyond the same engine in this process.
 
-    python benchmarks/front_end.py
-    python benchmarks/front_end.py --num-streams 64 --max-tokens 500
+    python -m benchmarks.front_end
+    python -m benchmarks.front_end --num-streams 64 --max-tokens 500
 
 The engine computes nothing (null executor). Steps that reach an API process which is behind are sent as one chunk, so
 both are printed, tokens and chunks a second. The client here counts bytes and parses nothing. CPU shares are of one
-core, read from /proc. Prints text, and JSON with --json.
+core, read from /proc. Prints text, and writes JSON with --output.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.script import argument_parser, write_json
 
 from quire.bench.statistics import percentile
 from quire.client.address import ServerAddress
@@ -104,12 +106,11 @@ def cpu_seconds(pid: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--num-streams", type=int, default=64)
     parser.add_argument("--num-requests", type=int, default=4, help="of each stream")
     parser.add_argument("--max-tokens", type=int, default=300)
     parser.add_argument("--num-latencies", type=int, default=400, help="requests one by one")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)
     with ServerProcess([MODEL, "--executor", "null", "--num-blocks", "4096"]) as server:
@@ -139,8 +140,7 @@ def main() -> None:
     for name in ("ttft", "e2e"):
         http, own = result[f"http_{name}_ms"], result[f"in_process_{name}_ms"]
         print(f"one by one, {name} p50: {http:.2f} ms over HTTP, {own:.2f} ms in process: {http - own:.2f} ms more")
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2))
+    write_json(args.output, result)
 
 
 if __name__ == "__main__":

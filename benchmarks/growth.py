@@ -3,7 +3,7 @@
     python -m benchmarks.growth --plot growth.png --output growth.json      (some 3 minutes on two idle cores)
 
 One engine a variant, in turn, each in a process of its own. A point is the median step once every row of it decodes. The
-model of the machine: a step reads all weights and the KV of its rows once at the bandwidth that summing a large tensor
+model of the machine: a step reads all weights and the KV of its rows once at the bandwidth that reading a large tensor
 reaches, and multiplies at the rate of large matrix products; the longer of the two counts. Beside each point stands the
 exponent of the growth since the one before it: above 1 the time grows faster than what causes it, which is a cliff. A point
 far above what its neighbours let one expect falls off; such points are named once more at the end.
@@ -11,20 +11,20 @@ far above what its neighbours let one expect falls off; such points are named on
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import json
 import logging
 import math
-import multiprocessing
 import random
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.peers.machine import measure_limits
+from benchmarks.peers.roofline import MachineLimits
+from benchmarks.script import argument_parser, in_own_process, random_prompt, write_json
 
 from quire import AsyncLLM, SamplingParams
 from quire.checkpoint.checkpoint import open_checkpoint
@@ -39,21 +39,13 @@ COLORS = {"bfloat16": "#3b6ea5", "stored": "#d0743c"}
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 NUM_STEPS = 16
+BITS, MEMORY_BYTES = 32, 2**29
+"""What is read to learn the memory's rate: float32, and far more than the processor's caches hold."""
 BATCH_CONTEXT = 128
 CLIFF = 1.15
 """Exponents up to this are noise."""
 FALLS_OFF = 1.5
 """From this many times what its neighbours let one expect on, a point falls off."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Bytes a second, and multiplications and additions a second."""
-
-    bandwidth: float
-    float_rate: float
-    attention_rate: float
-    integer_rate: float
 
 
 @dataclass(frozen=True)
@@ -66,40 +58,17 @@ class Point:
     model: float
 
 
-def best_seconds(function: Callable[[], object], repeats: int = 7) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def measure_machine() -> Machine:
-    import torch
-
-    size = 2048
-    memory, x = torch.ones(2**27), torch.randn(size, size)
-    halves, codes, operations = x.bfloat16(), x.to(torch.int8), 2 * size**3
-    return Machine(
-        bandwidth=memory.numel() * 4 / best_seconds(memory.sum),
-        float_rate=operations / best_seconds(lambda: halves @ halves),
-        attention_rate=operations / best_seconds(lambda: x @ x),
-        integer_rate=operations / best_seconds(lambda: torch._int_mm(codes, codes)),
-    )
-
-
-def roofline(machine: Machine, model: ModelConfig, variant: str, context: int, batch: int) -> float:
+def roofline(machine: MachineLimits, model: ModelConfig, variant: str, context: int, batch: int) -> float:
     """Seconds of one step. Windows are left out: these models' layers see everything."""
     stored = variant == "stored"
     weights = model.quantized_bytes if stored else 2 * model.num_parameters()
     assert weights is not None
     kv_values = 2 * model.num_layers * model.num_kv_heads * model.head_dim * context * batch
-    reading = (weights + 2 * kv_values) / machine.bandwidth
+    reading = (weights + 2 * kv_values) / machine.bandwidth[BITS]
     products = 2 * model.num_parameters() * batch
     attention = 4 * model.num_layers * model.num_heads * model.head_dim * context * batch
-    rate = machine.integer_rate if stored else machine.float_rate
-    return max(reading, products / rate + attention / machine.attention_rate)
+    rate = machine.matmul["int8" if stored else "bfloat16"]
+    return max(reading, products / rate + attention / machine.matmul["float32"])
 
 
 async def step_seconds(llm: Any, prompts: list[list[int]]) -> float:
@@ -130,8 +99,8 @@ async def measure(
     rng = random.Random(0)
     async with AsyncLLM(model, **VARIANTS[variant]) as llm:
         longest = min(limits[0], llm.info.max_model_len)
-        text = [rng.randrange(10, 40_000) for _ in range(longest)]
-        short = [[rng.randrange(10, 40_000) for _ in range(BATCH_CONTEXT - NUM_STEPS)] for _ in range(max(BATCHES))]
+        text = random_prompt(rng, longest)
+        short = [random_prompt(rng, BATCH_CONTEXT - NUM_STEPS) for _ in range(max(BATCHES))]
         contexts = [min(context, longest - NUM_STEPS) for context in CONTEXTS if context <= longest]
         # Prompts begin alike: the KV of the shorter ones is found again, and the first run fills it in.
         by_context = {(context, 1): [text[: context - NUM_STEPS]] for context in contexts}
@@ -152,11 +121,6 @@ def measure_variant(
 ) -> dict[str, list[tuple[int, int, float]]]:
     logging.disable(logging.INFO)
     return asyncio.run(measure(model, variant, repeats, limits))
-
-
-def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
 
 
 def exponent(before: Point, after: Point, sweep: str) -> float:
@@ -238,21 +202,17 @@ def draw(results: dict[str, dict[str, list[Point]]], title: str, path: Path) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__, plot=True)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-context", type=int, default=max(CONTEXTS))
     parser.add_argument("--max-batch", type=int, default=max(BATCHES))
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     start = time.perf_counter()
     config = open_checkpoint(arguments.model).config
-    machine: Machine = in_own_process(measure_machine)
-    about = (
-        f"{machine.bandwidth / 1e9:.1f} GB/s, bfloat16 {machine.float_rate / 1e9:,.0f},"
-        f" float32 {machine.attention_rate / 1e9:,.0f}, int8 {machine.integer_rate / 1e9:,.0f} GFLOP/s"
-    )
+    machine = measure_limits({BITS: MEMORY_BYTES})
+    rates = ", ".join(f"{name} {rate / 1e9:,.0f}" for name, rate in machine.matmul.items())
+    about = f"{machine.bandwidth[BITS] / 1e9:.1f} GB/s, {rates} GFLOP/s"
     print(about, flush=True)
     fallen: list[str] = []
     results: dict[str, dict[str, list[Point]]] = {}
@@ -270,11 +230,8 @@ def main() -> None:
             fallen += print_sweep(variant, sweep, points)
     print(f"\nPoints above {FALLS_OFF} times what their neighbours let one expect: {', '.join(fallen) or 'none'}")
     print(f"measured within {time.perf_counter() - start:.0f} s")
-    if arguments.output is not None:
-        found = {
-            name: {sweep: [asdict(p) for p in ps] for sweep, ps in sweeps.items()} for name, sweeps in results.items()
-        }
-        arguments.output.write_text(json.dumps({"machine": asdict(machine), **found}, indent=1) + "\n")
+    found = {name: {sweep: [asdict(p) for p in ps] for sweep, ps in sweeps.items()} for name, sweeps in results.items()}
+    write_json(arguments.output, {"machine": asdict(machine), **found})
     if arguments.plot is not None:
         draw(results, f"{arguments.model}: {about}", arguments.plot)
 

@@ -1,21 +1,19 @@
 """Medians of the operators and attention backends on the shapes of SmolLM2-135M and Gemma 3 270M.
 
-python benchmarks/kernels.py --dtype bfloat16 --threads 2
-python benchmarks/kernels.py --only attention --json kernels.json
+python -m benchmarks.kernels --dtype bfloat16 --threads 2
+python -m benchmarks.kernels --only attention --output kernels.json
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.script import argument_parser, write_json
 
 from quire.attention.backend import AttentionBackend, AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
@@ -140,12 +138,11 @@ def print_row(row: Row) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--only", choices=["linear", "attention"])
     parser.add_argument("--seconds", type=float, default=0.3, help="time spent on each case")
-    parser.add_argument("--json", type=Path, help="write the rows here as well")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
@@ -158,9 +155,8 @@ def main() -> None:
             rows += linear_rows(dtype, arguments.seconds)
         if arguments.only != "linear":
             rows += attention_rows(dtype, arguments.seconds)
-    if arguments.json:
-        about = {"dtype": arguments.dtype, "threads": arguments.threads, "torch": torch.__version__}
-        arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1))
+    about = {"dtype": arguments.dtype, "threads": arguments.threads, "torch": torch.__version__}
+    write_json(arguments.output, {**about, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ python -m benchmarks.kv_cache_dtype --threads 2
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
 from benchmarks.kernels import ATTENTION_SHAPES, make_step, measure
+from benchmarks.script import argument_parser, write_json
 
 from quire.attention.backend import AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
@@ -68,7 +68,7 @@ def filled(cache: LayerKVCache, shape: AttentionShape, kv_dtype: torch.dtype | N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--layers", type=int, default=NUM_LAYERS, help="1: all of it stays in the caches")
     parser.add_argument("--instruction-set", choices=native.instruction_sets())
@@ -76,6 +76,7 @@ def main() -> None:
     arguments = parser.parse_args()
     native.use_num_threads(arguments.threads)
     torch.manual_seed(0)
+    rows = []
     for model, shape in ATTENTION_SHAPES.items():
         for step, spans in STEPS.items():
             batch, cache = make_step(spans, shape, torch.bfloat16)
@@ -87,6 +88,8 @@ def main() -> None:
                 functions[f"write_{name}"] = lambda layers=layers: [write() for _, write in layers]
             found = {name: us / arguments.layers for name, us in measure(functions, arguments.seconds).items()}
             print(f"{model:15} {step:22}", *(f"{name} {us:9.1f}" for name, us in found.items()), sep="  ", flush=True)
+            rows.append({"model": model, "step": step, **found})
+    write_json(arguments.output, rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How much of the KV cache is allocated and not used, on a trace's request lengths.
 
-    python benchmarks/kv_waste.py AzureLLMInferenceTrace_conv.csv --json waste.json --plot waste.png
+    python -m benchmarks.kv_waste AzureLLMInferenceTrace_conv.csv --output waste.json --plot waste.png
 
 The trace is a CSV with columns ContextTokens and GeneratedTokens. Its first requests arrive at once and run through
 the scheduler with the null executor; after every step the token slots that running sequences hold are counted. The
@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from pathlib import Path
 
+from benchmarks.script import argument_parser, null_executor, write_json
+
 from quire.cache.kv_cache_manager import KVCacheManager
-from quire.config import SchedulerConfig, WorkerConfig
+from quire.config import SchedulerConfig
 from quire.core.kv_layout import FullAttentionSpec, make_kv_cache_config
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import Sequence, SequenceStatus
 from quire.scheduler.scheduler import Scheduler
-from quire.worker.null_executor import NullExecutor
 
 WAYS = {
     "paged": "blocks",
@@ -62,17 +62,7 @@ def measure(args: argparse.Namespace, lengths: list[tuple[int, int]]) -> dict[st
     )
     kv = KVCacheManager(config, model_identity="null")
     scheduler = Scheduler(SchedulerConfig(max_model_len=args.max_model_len), kv)
-    executor = NullExecutor(
-        WorkerConfig(
-            model="null",
-            dtype="bfloat16",
-            kv_cache_dtype="bfloat16",
-            backend="torch",
-            num_threads=1,
-            max_num_seqs=256,
-            max_model_len=args.max_model_len,
-        )
-    )
+    executor = null_executor()
     sequences = make_sequences(lengths)
     for sequence in sequences:
         scheduler.add(sequence)
@@ -105,29 +95,24 @@ def measure(args: argparse.Namespace, lengths: list[tuple[int, int]]) -> dict[st
 
 
 def plot(figures: dict[str, object], rates: dict[str, float], path: Path) -> None:
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4))
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
     bars = axes.bar([WAYS[way] for way in WAYS], [100 * rates[way] for way in WAYS], color=["#2a6f97", "#aaa", "#aaa"])
     axes.bar_label(bars, fmt="%.1f %%", padding=2)
     axes.set(ylabel="allocated but unused token slots (%)", ylim=(0, 100))
     axes.set_title(f"KV waste, {figures['num_requests']} requests, blocks of {figures['block_size']} tokens")
-    figure.tight_layout()
     figure.savefig(path, dpi=120)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__, plot=True)
     parser.add_argument("trace", type=Path, help="CSV with ContextTokens and GeneratedTokens")
     parser.add_argument("--num-requests", type=int, default=256)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--num-slots", type=int, default=131072, help="token slots of the whole cache")
     parser.add_argument("--max-model-len", type=int, default=8192)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--plot", type=Path, help="write a PNG here")
     args = parser.parse_args()
     figures = measure(args, read_lengths(args.trace, args.num_requests))
     rates = figures["waste_rate"]
@@ -138,8 +123,7 @@ def main() -> None:
     )
     for way, label in WAYS.items():
         print(f"{label.replace(chr(10), ' '):32} {100 * rates[way]:5.2f} % of allocated slots unused")
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_json(args.output, figures)
     if args.plot:
         plot(figures, rates, args.plot)
 

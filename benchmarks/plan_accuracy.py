@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
+
+from benchmarks.peers.process import peak_resident
+from benchmarks.script import argument_parser, random_prompt, write_json
 
 from quire import LLM, SamplingParams
 from quire.checkpoint.checkpoint import open_checkpoint
@@ -52,10 +55,9 @@ CASES = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argument_parser(__doc__)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--num-threads", type=int)
-    parser.add_argument("--output", type=Path)
     parser.add_argument("--run-case", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run_case is not None:
@@ -74,8 +76,7 @@ def main() -> None:
         )
     worst = max(abs(row["error"]) for row in rows)
     print(f"largest error {worst:.1%}")
-    if args.output is not None:
-        args.output.write_text(json.dumps({"model": args.model, "cases": rows}, indent=2) + "\n")
+    write_json(args.output, {"model": args.model, "cases": rows})
 
 
 def demand(case: Case) -> Demand:
@@ -109,17 +110,11 @@ def measure(model: str, case: Case, num_threads: int | None) -> int:
     return int(subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
 
 
-def peak_resident_bytes() -> int:
-    """The kernel's own high-water mark: anonymous memory, code pages, and mapped files while they are resident."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-
-
 def run_case(model: str, case: Case, num_threads: int | None) -> None:
     """Print the peak after sequences that all draw at once, which is the most that a step can need."""
     config = open_checkpoint(model, with_weights=False).config
     rng = random.Random(0)
-    prompts = [[rng.randrange(config.vocab_size) for _ in range(case.prompt_len)] for _ in range(case.num_seqs)]
+    prompts = [random_prompt(rng, case.prompt_len, config.vocab_size) for _ in range(case.num_seqs)]
     params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=case.output_len, ignore_eos=True, seed=0)
     with LLM(
         model,
@@ -131,7 +126,7 @@ def run_case(model: str, case: Case, num_threads: int | None) -> None:
         num_threads=num_threads,
     ) as llm:
         llm.generate(prompts, params, use_tqdm=False)
-    print(peak_resident_bytes())
+    print(peak_resident(os.getpid()))
 
 
 if __name__ == "__main__":

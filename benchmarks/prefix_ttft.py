@@ -7,10 +7,9 @@ Prefixes and suffixes are pieces of random tokens, new in every repeat; a warm-u
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-from pathlib import Path
+
+from benchmarks.script import argument_parser, random_prompt, write_json
 
 from quire import LLM, SamplingParams
 from quire.bench.statistics import spread
@@ -19,21 +18,20 @@ PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argument_parser(__doc__)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--prefix-len", type=int, default=1024)
     parser.add_argument("--suffix-len", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     rng = random.Random(0)
     cold, warm, cached = [], [], []
     with LLM(args.model, dtype=args.dtype) as llm:
         vocab_size = llm.get_tokenizer().vocab_size
         for repeat in range(args.repeats + 1):
-            prefix = [rng.randrange(vocab_size) for _ in range(args.prefix_len)]
-            suffixes = [[rng.randrange(vocab_size) for _ in range(args.suffix_len)] for _ in range(2)]
+            prefix = random_prompt(rng, args.prefix_len, vocab_size)
+            suffixes = [random_prompt(rng, args.suffix_len, vocab_size) for _ in range(2)]
             (first, _), (second, num_cached) = (ttft(llm, prefix + suffix) for suffix in suffixes)
             if repeat:
                 cold.append(first)
@@ -44,9 +42,8 @@ def main() -> None:
     print(f"{args.model}, {dtype}: {args.prefix_len} shared + {args.suffix_len} own tokens, {min(cached)} cached")
     print(f"TTFT first  {spread([1000 * value for value in cold])} ms")
     print(f"TTFT second {spread([1000 * value for value in warm])} ms: {ratio:.1f} times shorter")
-    if args.output is not None:
-        result = {"model": args.model, "dtype": dtype, "cold_s": cold, "warm_s": warm, "ratio": ratio}
-        args.output.write_text(json.dumps(result, indent=2) + "\n")
+    result = {"model": args.model, "dtype": dtype, "cold_s": cold, "warm_s": warm, "ratio": ratio}
+    write_json(args.output, result)
 
 
 def ttft(llm: LLM, prompt: list[int]) -> tuple[float, int]:

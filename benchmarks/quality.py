@@ -5,14 +5,16 @@ python -m benchmarks.quality --model smollm2 --text botchan.txt
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import random
 from pathlib import Path
 
 import torch
 from benchmarks.oracle import load_transformers
+from benchmarks.peers.engines.quire import prompt_logprobs
+from benchmarks.peers.quality import WINDOW, perplexity
+from benchmarks.peers.text import read_text
+from benchmarks.script import argument_parser, write_json
 from transformers import PreTrainedModel
 
 from quire import LLM, SamplingParams
@@ -92,25 +94,6 @@ def greedy_agreement(llm: LLM, oracle: PreTrainedModel, prompts: list[list[int]]
     }
 
 
-def text_windows(token_ids: list[int], bos_token_id: int | None, num_windows: int) -> list[list[int]]:
-    """Windows of 512 tokens; each begins with BOS where the model's tokenizer puts one before a text (Gemma)."""
-    bos = token_ids[:1] if token_ids[0] == bos_token_id else []
-    text, length = token_ids[len(bos) :], 512 - len(bos)
-    return [bos + text[start : start + length] for start in range(0, num_windows * length, length)]
-
-
-def quire_logprobs(llm: LLM, windows: list[list[int]]) -> list[list[float]]:
-    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-    return [
-        [
-            position[token].logprob
-            for token, position in zip(window[1:], (output.prompt_logprobs or [])[1:], strict=True)
-            if position
-        ]
-        for window, output in zip(windows, llm.generate(windows, params), strict=True)
-    ]
-
-
 def oracle_logprobs(oracle: PreTrainedModel, windows: list[list[int]]) -> list[list[float]]:
     found = []
     for window in windows:
@@ -120,9 +103,8 @@ def oracle_logprobs(oracle: PreTrainedModel, windows: list[list[int]]) -> list[l
     return found
 
 
-def perplexity(logprobs: list[list[float]]) -> float:
-    flat = [value for window in logprobs for value in window]
-    return math.exp(-sum(flat) / len(flat))
+def text_perplexity(logprobs: list[list[float]]) -> float:
+    return perplexity([value for window in logprobs for value in window])
 
 
 def top1_agreement(llm: LLM, oracle: PreTrainedModel, windows: list[list[int]]) -> tuple[float, int]:
@@ -140,28 +122,27 @@ def top1_agreement(llm: LLM, oracle: PreTrainedModel, windows: list[list[int]]) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argument_parser(__doc__)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--text", type=Path, required=True, help="a long text file (botchan.txt of sentencepiece)")
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     oracle = load_transformers(arguments.model)
     result: dict[str, object] = {"model": arguments.model, "torch": torch.__version__}
 
+    text = read_text(arguments.text, arguments.model)
+    windows = text.windows(WINDOW, 3 * WINDOW)
+
     with LLM(arguments.model, dtype="float32", enable_prefix_caching=False) as llm:
-        tokens = llm.get_tokenizer().encode(arguments.text.read_text())
-        windows = text_windows(tokens, llm.get_tokenizer().bos_token_id, 3)
-        result["float32"] = greedy_agreement(llm, oracle, excerpts(tokens), NUM_TOKENS)
-        ours, theirs = perplexity(quire_logprobs(llm, windows)), perplexity(oracle_logprobs(oracle, windows))
+        prompts = excerpts([*text.begin, *text.token_ids])
+        result["float32"] = greedy_agreement(llm, oracle, prompts, NUM_TOKENS)
+        ours, theirs = text_perplexity(prompt_logprobs(llm, windows)), text_perplexity(oracle_logprobs(oracle, windows))
         result["perplexity"] = {"quire": ours, "transformers": theirs, "relative": abs(ours / theirs - 1)}
     with LLM(arguments.model, dtype="bfloat16", enable_prefix_caching=False) as llm:
-        agreement, total = top1_agreement(llm, oracle, text_windows(tokens, llm.get_tokenizer().bos_token_id, 9))
+        agreement, total = top1_agreement(llm, oracle, text.windows(WINDOW, 9 * WINDOW))
         result["bfloat16"] = {"top1_agreement": agreement, "positions": total}
-        result["bfloat16_perplexity"] = perplexity(quire_logprobs(llm, windows))
-    text = json.dumps(result, indent=2)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(text + "\n")
+        result["bfloat16_perplexity"] = text_perplexity(prompt_logprobs(llm, windows))
+    print(json.dumps(result, indent=2))
+    write_json(arguments.output, result)
 
 
 if __name__ == "__main__":

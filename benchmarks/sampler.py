@@ -1,6 +1,6 @@
-"""What a sampling step costs: CPU milliseconds for L rows of 49,152 logits, best of 15 calls.
+"""What a sampling step costs: CPU milliseconds for L rows of 49,152 logits, the best of some calls.
 
-    OMP_NUM_THREADS=1 python benchmarks/sampler.py
+    OMP_NUM_THREADS=1 python -m benchmarks.sampler
 
 CPU time of the process, one thread: on a machine that does other work too, wall time measures the neighbours.
 """
@@ -11,13 +11,13 @@ import time
 from typing import Any
 
 import torch
+from benchmarks.script import argument_parser, write_json
 
 from quire.core.sampling_params import SamplingParams
 from quire.sampling.sampler import Sampler, SamplingRow
 
 VOCAB_SIZE = 49_152
 BATCHES = (1, 32, 64)
-NUM_CALLS = 15
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "temperature": {"temperature": 0.8},
@@ -30,13 +30,13 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def measure(params: SamplingParams, num_rows: int, spread: float) -> float:
+def measure(params: SamplingParams, num_rows: int, spread: float, num_calls: int) -> float:
     """Milliseconds for one call; logits are normal with standard deviation `spread`."""
     logits = torch.randn(num_rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(0)) * spread
     rows = [SamplingRow(params, i, [(7 * j + i) % VOCAB_SIZE for j in range(600)], 300, [2]) for i in range(num_rows)]
     sampler = Sampler(VOCAB_SIZE)
     seconds = []
-    for _ in range(NUM_CALLS):
+    for _ in range(num_calls):
         start = time.process_time()
         sampler.sample(logits.numpy(), rows)
         seconds.append(time.process_time() - start)
@@ -44,12 +44,18 @@ def measure(params: SamplingParams, num_rows: int, spread: float) -> float:
 
 
 def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--num-calls", type=int, default=15)
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
+    kinds = [(name, fields, 3.0) for name, fields in KINDS.items()]
+    kinds.append(("top_p 0.95, nearly flat logits", {"top_p": 0.95}, 0.01))
     print(f"{'':34}" + "".join(f"{f'L={num_rows}':>9}" for num_rows in BATCHES))
-    for name, fields in KINDS.items():
-        print(f"{name:34}" + "".join(f"{measure(SamplingParams(**fields), n, 3.0):9.2f}" for n in BATCHES), flush=True)
-    flat = SamplingParams(top_p=0.95)
-    print(f"{'top_p 0.95, nearly flat logits':34}" + "".join(f"{measure(flat, n, 0.01):9.2f}" for n in BATCHES))
+    rows = {}
+    for name, fields, spread in kinds:
+        rows[name] = [measure(SamplingParams(**fields), n, spread, arguments.num_calls) for n in BATCHES]
+        print(f"{name:34}" + "".join(f"{ms:9.2f}" for ms in rows[name]), flush=True)
+    write_json(arguments.output, {"rows_of_logits": BATCHES, "ms": rows})
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ requests of 128 to 512 prompt tokens with 128 more each. Prints a line of JSON f
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
-import multiprocessing
 import random
 import time
 from typing import Any
+
+from benchmarks.script import argument_parser, in_own_process, random_prompt, write_json
 
 from quire import LLM, SamplingParams
 
@@ -36,14 +36,14 @@ def measure(model: str, name: str) -> dict[str, Any]:
     logging.disable(logging.INFO)
     rng = random.Random(0)
 
-    def prompt(length: int) -> list[int]:
-        return [rng.randrange(10, 40_000) for _ in range(length)]
-
     with LLM(model, **VARIANTS[name]) as llm:
-        seconds(llm, [prompt(128)], 8)  # the first step of each kind does more
-        decode = [256 / (seconds(llm, [prompt(128)], 257) - seconds(llm, [prompt(128)], 1)) for _ in range(3)]
-        prefill = [2048 / seconds(llm, [prompt(2048)], 1) for _ in range(3)]
-        batch = seconds(llm, [prompt(rng.randrange(128, 512)) for _ in range(32)], 128)
+        seconds(llm, [random_prompt(rng, 128)], 8)  # the first step of each kind does more
+        decode = [
+            256 / (seconds(llm, [random_prompt(rng, 128)], 257) - seconds(llm, [random_prompt(rng, 128)], 1))
+            for _ in range(3)
+        ]
+        prefill = [2048 / seconds(llm, [random_prompt(rng, 2048)], 1) for _ in range(3)]
+        batch = seconds(llm, [random_prompt(rng, rng.randrange(128, 512)) for _ in range(32)], 128)
     return {
         "engine": name,
         "decode_tok_s": sorted(round(rate, 1) for rate in decode)[1],
@@ -53,14 +53,16 @@ def measure(model: str, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--repeats", type=int, default=2)
     arguments = parser.parse_args()
+    runs = []
     for _ in range(arguments.repeats):
         for name in VARIANTS:
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                print(json.dumps(pool.apply(measure, (arguments.model, name))), flush=True)
+            runs.append(in_own_process(measure, arguments.model, name))
+            print(json.dumps(runs[-1]), flush=True)
+    write_json(arguments.output, runs)
 
 
 if __name__ == "__main__":

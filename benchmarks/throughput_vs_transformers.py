@@ -12,7 +12,6 @@ other's threads to sleep (docs/lab.md).
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import torch
 from benchmarks.oracle import load_transformers
+from benchmarks.script import argument_parser, write_json
 from transformers import GenerationConfig
 
 from quire import LLM
@@ -147,15 +147,13 @@ def without_the_slow(engines: list[Engine], speeds: dict[str, float]) -> list[En
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argument_parser(__doc__, plot=True)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--num-prompts", type=int, default=32)
     parser.add_argument("--input-len", type=parse_lengths, default="128:512")
     parser.add_argument("--output-len", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     output_len = parse_lengths(str(args.output_len))
     vocab_size = open_checkpoint(args.model, with_weights=False).config.vocab_size
@@ -183,17 +181,16 @@ def report(args: argparse.Namespace, workload: list[BenchRequest], speeds: dict[
     for name, speed in speeds.items():
         print(f"{name:<34} {speed} output tok/s")
     print(f"quire is {ratio:.2f} times as fast as transformers' best mode")
-    if args.output is not None:
-        result = {
-            "model": args.model,
-            "dtype": args.dtype,
-            "num_prompts": len(workload),
-            "total_input_tokens": num_input_tokens,
-            "output_throughput": {name: asdict(speed) for name, speed in speeds.items()},
-            "ratio": ratio,
-            "environment": collect_environment(read_machine()),
-        }
-        args.output.write_text(json.dumps(result, indent=2) + "\n")
+    result = {
+        "model": args.model,
+        "dtype": args.dtype,
+        "num_prompts": len(workload),
+        "total_input_tokens": num_input_tokens,
+        "output_throughput": {name: asdict(speed) for name, speed in speeds.items()},
+        "ratio": ratio,
+        "environment": collect_environment(read_machine()),
+    }
+    write_json(args.output, result)
     if args.plot is not None:
         plot(args, speeds, args.plot)
 

@@ -1,6 +1,6 @@
 """What the engine view costs the engine thread, with nobody and with one watching, on the null executor.
 
-    python benchmarks/view_overhead.py --num-seqs 256 --num-blocks 50000
+    python -m benchmarks.view_overhead --num-seqs 256 --num-blocks 50000
 
 The null executor answers at once, so a step is as short as it can be and the view's share as large. Updates count
 with their encoding; theirs is CPU time, in percent of the time that passed.
@@ -12,33 +12,24 @@ import argparse
 import time
 
 import msgspec
+from benchmarks.script import argument_parser, null_executor, write_json
 
 from quire.cache.kv_cache_manager import KVCacheManager
-from quire.config import SchedulerConfig, WorkerConfig
+from quire.config import SchedulerConfig
 from quire.core.kv_layout import FullAttentionSpec, make_kv_cache_config
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import RowPlan, StepPlan
 from quire.engine.engine import Engine
 from quire.scheduler.scheduler import Scheduler
-from quire.worker.null_executor import NullExecutor
 
 
 def make_engine(args: argparse.Namespace) -> Engine:
     kv_cache = make_kv_cache_config(
         [FullAttentionSpec(1, 64)] * 30, block_size=16, dtype="bfloat16", num_blocks=args.num_blocks + 1
     )
-    worker = WorkerConfig(
-        model="null",
-        dtype="float32",
-        kv_cache_dtype="float32",
-        backend="torch",
-        num_threads=1,
-        max_num_seqs=1024,
-        max_model_len=1 << 20,
-    )
     config = SchedulerConfig(max_num_seqs=args.num_seqs, max_model_len=1 << 20)
-    engine = Engine(Scheduler(config, KVCacheManager(kv_cache)), NullExecutor(worker))
+    engine = Engine(Scheduler(config, KVCacheManager(kv_cache)), null_executor())
     for i in range(args.num_seqs):
         engine.add_request(
             Request(
@@ -54,7 +45,7 @@ def make_engine(args: argparse.Namespace) -> Engine:
     return engine
 
 
-def run(args: argparse.Namespace, watched: bool) -> None:
+def run(args: argparse.Namespace, watched: bool) -> dict[str, float]:
     engine = make_engine(args)
     view = engine.view
     view.set_watching(b"watcher", watched)
@@ -80,6 +71,7 @@ def run(args: argparse.Namespace, watched: bool) -> None:
         f" {num_updates / wall:.1f} updates/s of {num_bytes / max(num_updates, 1) / 1024:.0f} KiB"
         f" = {100 * spent / wall:.2f} % of the engine thread"
     )
+    return {"step_us": step_us, "idle_us": idle_us, "updates_per_s": num_updates / wall, "share": spent / wall}
 
 
 def cost_per_step(engine: Engine, count: int = 50_000) -> float:
@@ -95,14 +87,14 @@ def cost_per_step(engine: Engine, count: int = 50_000) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--num-seqs", type=int, default=256)
     parser.add_argument("--num-blocks", type=int, default=50_000)
     parser.add_argument("--prompt-tokens", type=int, default=1024)
     parser.add_argument("--seconds", type=float, default=5.0)
     args = parser.parse_args()
-    for watched in (False, True):
-        run(args, watched)
+    names = {"nobody": False, "one": True}
+    write_json(args.output, {name: run(args, watched) for name, watched in names.items()})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shared by all tests: hypothesis profiles, and small real checkpoints made by transformers."""
+"""Shared by all tests: hypothesis profiles, small real checkpoints made by transformers, and configs of real models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from quire.checkpoint.model_config import LayerConfig, ModelConfig, RopeConfig
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A script that runs the tests in the background makes them, and the programs they start, ignore Ctrl-C.
@@ -86,3 +88,51 @@ def gemma3() -> str:
 
     pull("gemma3-270m")
     return "gemma3-270m"
+
+
+@pytest.fixture
+def smollm2_config() -> ModelConfig:
+    """The built-in model's config, written out: neither a file nor a network is needed."""
+    return ModelConfig(
+        family="llama",
+        architecture="LlamaForCausalLM",
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_layers=30,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        max_position=8192,
+        layers=(LayerConfig(window=None, rope=RopeConfig(theta=1e5, rotary_dim=64)),) * 30,
+        activation="silu",
+        norm_eps=1e-5,
+        attention_scale=0.125,
+        tie_word_embeddings=True,
+        quantized_bytes=97_000_000,
+    )
+
+
+@pytest.fixture
+def gemma_config() -> ModelConfig:
+    """15 of 18 layers see a window of 512 tokens."""
+    rope = RopeConfig(theta=1e6, rotary_dim=256)
+    return ModelConfig(
+        family="gemma3",
+        architecture="Gemma3ForCausalLM",
+        vocab_size=262144,
+        hidden_size=640,
+        intermediate_size=2048,
+        num_layers=18,
+        num_heads=4,
+        num_kv_heads=1,
+        head_dim=256,
+        max_position=32768,
+        layers=tuple(LayerConfig(window=512 if (i + 1) % 6 else None, rope=rope) for i in range(18)),
+        activation="gelu_tanh",
+        norm_eps=1e-6,
+        attention_scale=1 / 16,
+        tie_word_embeddings=True,
+        qk_norm=True,
+        quantized_bytes=246_587_904,
+    )

@@ -7,6 +7,9 @@
     python -m benchmarks.peers --engines quire,llama --cases ab
     python -m benchmarks.peers report benchmarks/results/peers*.json
 
+Before its speed each engine's perplexity of botchan.txt is measured, with its own kernels and KV cache: it stands beside the
+speed, and one that is too far from float32's loses, however fast. What float32 says is measured once and kept.
+
 Run it from the repository's root, with nothing else running. Results: a JSON file with every run; of everything also a page
 in Markdown and plots. The page of a part, or of several, is made by `report`. An engine that cannot be installed or started
 is named with its error, and the others go on.
@@ -22,6 +25,7 @@ from pathlib import Path
 
 from benchmarks.peers.cases import CASES, FULL, QUICK
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2
+from benchmarks.peers.quality import TEXT_TOKENS, WINDOW
 from benchmarks.peers.report import print_ratios, write_report
 from benchmarks.peers.run import Options, run
 
@@ -31,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
 MODELS = {"smollm2": SMOLLM2, "gemma": GEMMA}
 CASES_OF = {SMOLLM2: "".join(CASES), GEMMA: "ab"}
+ROUNDS = 3
 PAGE = ROOT / "benchmarks" / "RESULTS.md"
 
 
@@ -56,10 +61,13 @@ def parse_options() -> tuple[Options, Path | None]:
     parser.add_argument("--model", choices=MODELS, default="smollm2", help="(%(default)s)")
     parser.add_argument("--engines", type=_words, default=[], metavar="WORD,...", help="names that hold one of these")
     parser.add_argument("--cases", help="their letters (all; for gemma ab)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="after a warm-up (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="after a warm-up (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="a few tokens a case, to see whether everything runs")
     parser.add_argument("--quantization", type=_words, default=[], metavar="Q,...", help="more variants of quire")
     parser.add_argument("--max-rate", action="store_true", help="in case f also the highest rate within the limits")
+    parser.add_argument(
+        "--perplexity-tokens", type=int, default=TEXT_TOKENS, metavar="N", help="of the text, in windows (%(default)s)"
+    )
     parser.add_argument("--skip-quality", action="store_true", help="no perplexity and no comparison of greedy tokens")
     parser.add_argument("--cache", type=Path, default=cache_dir() / "peers", help="environments, weights (%(default)s)")
     parser.add_argument(
@@ -71,6 +79,8 @@ def parse_options() -> tuple[Options, Path | None]:
     arguments = parser.parse_args()
     model = MODELS[arguments.model]
     cases = arguments.cases or CASES_OF[model]
+    if arguments.perplexity_tokens < WINDOW:
+        parser.error(f"--perplexity-tokens must be at least one window of {WINDOW}, got {arguments.perplexity_tokens}")
     unknown = set(cases) - set(CASES)
     if unknown:
         parser.error(f"--cases are letters of {''.join(CASES)}, got {''.join(sorted(unknown))}")
@@ -86,7 +96,7 @@ def parse_options() -> tuple[Options, Path | None]:
         sizes=QUICK if arguments.quick else FULL,
         quantizations=arguments.quantization,
         max_rate=arguments.max_rate,
-        quality=not arguments.skip_quality,
+        perplexity_tokens=0 if arguments.skip_quality else arguments.perplexity_tokens,
     )
     is_all = model == SMOLLM2 and not arguments.engines and cases == CASES_OF[model] and not arguments.quick
     return options, arguments.page or (PAGE if is_all else None)
@@ -96,10 +106,15 @@ def command(arguments: argparse.Namespace) -> str:
     """What repeats the run, without where things are kept."""
     chosen = {"--engines": ",".join(arguments.engines), "--cases": arguments.cases}
     chosen |= {"--quantization": ",".join(arguments.quantization)}
+    if arguments.rounds != ROUNDS:
+        chosen |= {"--rounds": str(arguments.rounds)}
+    if arguments.perplexity_tokens != TEXT_TOKENS:
+        chosen |= {"--perplexity-tokens": str(arguments.perplexity_tokens)}
     if arguments.model != "smollm2":
         chosen = {"--model": arguments.model} | chosen
     words = [word for flag, value in chosen.items() if value for word in (flag, value)]
-    words += ["--max-rate"] if arguments.max_rate else []
+    flags = {"--quick": arguments.quick, "--max-rate": arguments.max_rate, "--skip-quality": arguments.skip_quality}
+    words += [flag for flag, is_set in flags.items() if is_set]
     return shlex.join(["python", "-m", "benchmarks.peers", *words])
 
 

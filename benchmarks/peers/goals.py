@@ -63,7 +63,8 @@ def goals_of(results: Results) -> list[Goal]:
 
 
 def rivals(results: Results, case: Case, bits: str, figure: Figure) -> list[Rival]:
-    """Those that something is asked against, as far as they were measured, and in any case the best peer."""
+    """Those that something is asked against, as far as they were measured, and in any case the fastest peer. The best one is
+    the fastest whose perplexity is right."""
     peers = results.peers(case, bits, figure)
     asked = [
         goal for goal in goals_of(results) if (goal.case, goal.figure, goal.bits) == (case.letter, figure.key, bits)
@@ -74,7 +75,10 @@ def rivals(results: Results, case: Case, bits: str, figure: Figure) -> list[Riva
             best = results.best_possible(case.letter, bits, figure.key)
             found += [] if best is None else [Rival(ROOFLINE, best, goal.times)]
         elif isinstance(goal.rival, str):
-            wanted = [peer for peer in peers if goal.rival == BEST or peer[0].startswith(goal.rival)]
+            if goal.rival == BEST:
+                wanted = [peer for peer in peers if not results.has_lost(peer[0])] or peers
+            else:
+                wanted = [peer for peer in peers if peer[0].startswith(goal.rival)]
             found += [Rival(*wanted[0], goal.times)] if wanted else []
         else:
             found.append(Rival("a limit", goal.rival, goal.times))

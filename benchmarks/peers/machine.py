@@ -6,11 +6,11 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.roofline import MachineLimits
+from benchmarks.script import in_own_process
 
 from quire.bench.environment import collect_environment
 from quire.plan.machine import read_machine
@@ -35,9 +35,10 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def measure_limits(num_bytes: Mapping[int, float]) -> MachineLimits:
-    """In a process of its own: torch's threads and memory go when it ends."""
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(_measure, (dict(num_bytes), read_machine().num_cores))
+    """In a process of its own, for the sake of torch's threads."""
+    limits = in_own_process(_measure, dict(num_bytes), read_machine().num_cores)
+    assert isinstance(limits, MachineLimits)
+    return limits
 
 
 def _measure(num_bytes: dict[int, float], num_threads: int) -> MachineLimits:

@@ -62,7 +62,7 @@ class EngineProcess:
 
     def peak_memory(self) -> int:
         """Bytes: the sum of the peak resident sets of its processes."""
-        return sum(_peak_resident(pid) for pid in _session(self._process.pid))
+        return sum(peak_resident(pid) for pid in _session(self._process.pid))
 
     def failure(self) -> str:
         return f"it ended with code {self._process.poll()}: {last_error(self._log)}"
@@ -140,7 +140,8 @@ def _session(leader: int) -> list[int]:
     return found
 
 
-def _peak_resident(pid: int) -> int:
+def peak_resident(pid: int) -> int:
+    """Bytes, the kernel's own high-water mark: anonymous memory, code pages, and mapped files while they are resident."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.peers.cases import CASES, Case, Figure
 from benchmarks.peers.goals import Goal, Rival, goals_of, rivals
 from benchmarks.peers.plot import write_plots
+from benchmarks.peers.quality import GREEDY_PROMPTS, GREEDY_TOKENS, WINDOW
 from benchmarks.peers.results import Measured, Results, is_quire, read_results, significant
 from benchmarks.peers.roofline import fraction
 
@@ -87,13 +89,14 @@ def introduction(results: Results, read: Sequence[Path]) -> Iterable[str]:
 def case_section(results: Results, case: Case, heading: str) -> Iterable[str]:
     figures = [figure for figure in case.figures if _anyone_has(results, case, figure)]
     yield from (f"{heading} {case.letter}. {case.title}", "")
-    yield "| class | engine | " + " | ".join(figure.label for figure in figures) + " |"
-    yield "|---|---|" + "---|" * len(figures)
+    yield "| class | engine | perplexity | " + " | ".join(figure.label for figure in figures) + " |"
+    yield "|---|---|---|" + "---|" * len(figures)
     for bits, label in CLASSES:
         for engine in results.engines(bits):
             cells = [cell(results, case, engine, figure) for figure in figures]
             if any(text != "–" for text in cells):
-                yield f"| {label} | {_emphasized(engine)} | " + " | ".join(cells) + " |"
+                cells = [label, named(results, engine), perplexity(results, engine), *cells]
+                yield "| " + " | ".join(cells) + " |"
     yield ""
 
 
@@ -101,8 +104,23 @@ def _anyone_has(results: Results, case: Case, figure: Figure) -> bool:
     return any(run["case"] == case.letter and figure.key in run["figures"] for run in results.content["runs"])
 
 
-def _emphasized(engine: str) -> str:
+def named(results: Results, engine: str) -> str:
+    """quire stands out, but not where its numbers are wrong."""
+    if results.has_lost(engine):
+        return f"{engine} (lost)"
     return f"**{engine}**" if is_quire(engine) else engine
+
+
+def perplexity(results: Results, engine: str) -> str:
+    found = results.content["quality"].get(engine, {}).get("perplexity")
+    if found is None:
+        return "–"
+    return f"{found:.3f} ({change(results, engine)})"
+
+
+def change(results: Results, engine: str) -> str:
+    found = results.perplexity_change(engine)
+    return "–" if found is None else f"{found:+.2%}"
 
 
 def cell(results: Results, case: Case, engine: str, figure: Figure) -> str:
@@ -126,23 +144,34 @@ def ratio_section(results: Results, heading: str = "##") -> Iterable[str]:
                     if ours is not None:
                         compared = rivals(results, case, bits, figure)
                         met |= {(case.letter, figure.key, bits, rival.times) for rival in compared}
-                        start = f"| {case.letter} {figure.label} | {label} | {engine} | {significant(ours.median)}"
-                        rows += [f"{start} | {against(ours, rival, figure)} |" for rival in compared]
+                        start = f"| {case.letter} {figure.label} | {label} | {engine} | {change(results, engine)}"
+                        start += f" | {significant(ours.median)}"
+                        rows += [f"{start} | {against(results, engine, ours, rival, figure)} |" for rival in compared]
     if rows:
         yield from (f"{heading} Against the best peer of the class", "")
-        yield "| figure | class | quire | | against | | better by | asked | reached |"
-        yield from ("|---|---|---|---|---|---|---|---|---|", *rows, "")
+        yield "| figure | class | quire | perplexity | | against | | better by | asked | reached |"
+        yield from ("|---|---|---|---|---|---|---|---|---|---|", *rows, "")
         missed = [goal for goal in goals_of(results) if (goal.case, goal.figure, goal.bits, goal.times) not in met]
         if missed:
             yield from (f"Asked and not measured here: {', '.join(map(goal_name, missed))}.", "")
 
 
-def against(ours: Measured, rival: Rival, figure: Figure) -> str:
-    ratio = fraction(ours.median, rival.value, figure.higher_is_better) if ours.median else 0.0
+def against(results: Results, engine: str, ours: Measured, rival: Rival, figure: Figure) -> str:
+    ratio = times_better(ours.median, rival.value, figure)
     asked, reached = "–", "–"
     if rival.times is not None:
         asked, reached = f"{rival.times:.2f}×", "yes" if ratio >= rival.times else "**no**"
-    return f"{rival.name} | {significant(rival.value)} | {ratio:.2f}× | {asked} | {reached}"
+    if results.has_lost(engine):
+        reached = "**lost**"
+    name = f"{rival.name} (lost)" if results.has_lost(rival.name) else rival.name
+    return f"{name} | {significant(rival.value)} | {ratio:.2f}× | {asked} | {reached}"
+
+
+def times_better(ours: float, theirs: float, figure: Figure) -> float:
+    """0 is the rate of a server that kept the limits at none."""
+    if ours and theirs:
+        return fraction(ours, theirs, figure.higher_is_better)
+    return math.inf if ours else 0.0
 
 
 def goal_name(goal: Goal) -> str:
@@ -154,18 +183,19 @@ def quality_section(results: Results, heading: str = "##") -> Iterable[str]:
     found = results.content["quality"]
     if not found:
         return
-    reference = results.content["settings"].get("reference", "transformers fp32")
-    exact = found.get(reference, {}).get("perplexity")
+    settings = results.content["settings"]
     yield from (f"{heading} Is it right?", "")
     yield (
-        "Perplexity of the first 2,048 tokens of botchan.txt in windows of 512; leading greedy tokens, of 40 after each of"
-        f" four prompts, that are those of {reference} on the same weights."
+        f"Perplexity of the first {settings['perplexity_tokens']:,} tokens of botchan.txt in windows of {WINDOW}; an engine that is"
+        f" further from float32's than its limit has lost. Leading greedy tokens, of {GREEDY_TOKENS} after each of"
+        f" {GREEDY_PROMPTS} prompts, that are those of {settings['reference']} on the same weights."
     )
-    yield from ("", "| engine | perplexity | against float32 | equal greedy tokens |", "|---|---|---|---|")
+    yield from ("", "| engine | perplexity | against float32 | limit | equal greedy tokens |", "|---|---|---|---|---|")
     for engine, quality in found.items():
-        perplexity = "–" if quality["perplexity"] is None else f"{quality['perplexity']:.3f}"
-        change = f"{quality['perplexity'] / exact - 1:+.2%}" if quality["perplexity"] and exact else "–"
-        yield f"| {_emphasized(engine)} | {perplexity} | {change} | {', '.join(map(str, quality['num_equal']))} |"
+        value = "–" if quality["perplexity"] is None else f"{quality['perplexity']:.3f}"
+        limit = results.content["engines"].get(engine, {}).get("max_perplexity_change")
+        cells = [named(results, engine), value, change(results, engine), "–" if limit is None else f"{limit:.1%}"]
+        yield f"| {' | '.join(cells)} | {', '.join(map(str, quality['num_equal']))} |"
     yield ""
 
 

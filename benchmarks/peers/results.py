@@ -65,6 +65,18 @@ class Results:
         value = self.content["rooflines"].get(bits, {}).get(case, {}).get(figure)
         return None if value is None else float(value)
 
+    def perplexity_change(self, engine: str) -> float | None:
+        """Against float32 of the same weights, as a share of it; None where that was not measured."""
+        change = self.content["quality"].get(engine, {}).get("change")
+        return None if change is None else float(change)
+
+    def has_lost(self, engine: str) -> bool:
+        """Whether its perplexity is too far from float32's: then no speed of it counts."""
+        change = self.perplexity_change(engine)
+        if change is None or engine not in self.content["engines"]:
+            return False
+        return abs(change) > float(self.content["engines"][engine]["max_perplexity_change"])
+
     def peers(self, case: Case, bits: str, figure: Figure) -> list[tuple[str, float]]:
         """The engines that are not quire, in the same class, and their medians; the best first."""
         found = [
@@ -113,12 +125,21 @@ def _parts(content: dict[str, Any]) -> Iterable[tuple[tuple[str, str | None], di
         yield (content["settings"]["model"], instruction_set), part
 
 
+def _worse(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """An engine that lost in one of the runs has lost on their page."""
+    return max(one, other, key=lambda quality: abs(quality["change"] or 0.0))
+
+
 def _merge(first: dict[str, Any], other: Mapping[str, Any]) -> None:
     first["runs"] += other["runs"]
     first["skipped"] += other["skipped"]
-    for name in ("engines", "quality", "absent"):
+    for name in ("engines", "absent"):
         first[name] = other[name] | first[name]
+    for engine, quality in other["quality"].items():
+        first["quality"][engine] = _worse(first["quality"].get(engine, quality), quality)
     first["settings"]["cases"] += other["settings"]["cases"]
+    num_tokens = [part["settings"].get("perplexity_tokens", 0) for part in (first, other)]
+    first["settings"]["perplexity_tokens"] = max(num_tokens)
     measured = {(str(other["engines"][run["engine"]]["bits"]), run["case"]) for run in other["runs"]}
     for bits, cases in other["rooflines"].items():
         own = {letter: figures for letter, figures in cases.items() if (bits, letter) in measured}

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.peers.cases import CASES, Case, Figures, Sizes
-from benchmarks.peers.contender import Contender, make_room, one_line
+from benchmarks.peers.contender import Contender, one_line
 from benchmarks.peers.engines import (
     llama_cpp,
     llama_cpp_avx2,
@@ -22,11 +22,11 @@ from benchmarks.peers.engines.peer import GEMMA, SMOLLM2, Peer, Variant
 from benchmarks.peers.interleave import Interleaved, Measure
 from benchmarks.peers.machine import describe, measure_limits
 from benchmarks.peers.prepare import Setup
-from benchmarks.peers.quality import greedy_tokens, measure_quality
+from benchmarks.peers.quality import Quality, Reference, check_quality, read_reference
 from benchmarks.peers.record import Record
 from benchmarks.peers.roofline import BYTES_A_WEIGHT, Roofline, weight_bytes
 from benchmarks.peers.serving import Load, RunningServer, first_token_through_server, start_server
-from benchmarks.peers.text import Text, fetch_text, read_text, read_tokenizer
+from benchmarks.peers.text import Text, fetch_text, read_text
 
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.checkpoint.gguf import GGUFFile
@@ -47,7 +47,7 @@ REFERENCES = {SMOLLM2: (transformers.PEER, transformers.REFERENCE), GEMMA: (quir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`command` is what a reader types to repeat the run."""
+    """`command` is what a reader types to repeat the run. `perplexity_tokens` is 0 where nothing is to be checked."""
 
     command: str
     root: Path
@@ -60,21 +60,23 @@ class Options:
     sizes: Sizes
     quantizations: list[str]
     max_rate: bool
-    quality: bool
+    perplexity_tokens: int
 
 
 def wanted_variants(
-    model: str, engines: Sequence[str], quantizations: Sequence[str]
+    model: str, engines: Sequence[str], quantizations: Sequence[str], cases: str
 ) -> tuple[list[tuple[Peer, Variant]], dict[str, str]]:
-    """Those of the model whose name holds one of the words (all without words; one that is held to an instruction set
-    only where a word holds that), and the reason for each peer that has weights of other models only."""
+    """Those of the model that can run one of the cases and whose name holds one of the words (all without words; one that
+    is held to an instruction set only where a word holds that), and the reason for each peer that has weights of other
+    models only."""
     ours = {variant.name: variant for variant in (*quire.PEER.variants, *map(quire.quantized, quantizations))}
     everything = [(quire.PEER, variant) for variant in ours.values()]
     everything += [(peer, variant) for peer in PEERS for variant in peer.variants]
     words = [word.lower() for word in engines]
     asked = [pair for pair in everything if _is_asked(pair[1], words)]
-    found = [pair for pair in asked if model in pair[1].models]
-    peers = {peer.name for peer, _ in found}
+    of_model = [pair for pair in asked if model in pair[1].models]
+    found = [pair for pair in of_model if set(pair[1].cases) & set(cases)]
+    peers = {peer.name for peer, _ in of_model}
     return found, {peer.name: f"no {model} in its format" for peer, _ in asked if peer.name not in peers}
 
 
@@ -89,14 +91,16 @@ def run(options: Options) -> bool:
     text_path = fetch_text(options.cache)
     text = read_text(text_path, options.model)
     setup = Setup(options.root, options.cache, options.model)
-    wanted, unconverted = wanted_variants(options.model, options.engines, options.quantizations)
+    wanted, unconverted = wanted_variants(options.model, options.engines, options.quantizations, options.cases)
     for name, reason in unconverted.items():
         print(f"{name} is left out: {reason}", flush=True)
     contenders, absent = setup.contenders(wanted)
     record = begin_record(options, contenders, unconverted | absent)
     try:
-        if options.quality:
-            check_quality(setup, contenders, text, record)
+        if options.perplexity_tokens:
+            reference = try_reference(setup, text, options.perplexity_tokens, record)
+            check_quality(reference, contenders, text, options.perplexity_tokens, record)
+            record.write()
         for letter in options.cases:
             run_case(CASES[letter], options, contenders, text, text_path, record)
             note_engines(contenders, record)
@@ -122,6 +126,7 @@ def begin_record(options: Options, contenders: Sequence[Contender], absent: dict
         "rounds": options.num_rounds,
         "cases": options.cases,
         "sizes": asdict(options.sizes),
+        "perplexity_tokens": options.perplexity_tokens,
     }
     return Record(options.output, describe(options.root), settings, asdict(limits), rooflines, absent=absent)
 
@@ -144,35 +149,24 @@ def note_engines(contenders: Sequence[Contender], record: Record) -> None:
             "peer": contender.peer.name,
             "bits": contender.variant.bits,
             "instruction_set": contender.variant.instruction_set,
+            "max_perplexity_change": contender.variant.max_perplexity_change,
             "versions": contender.versions,
             "installed": contender.how_installed,
         }
 
 
-def check_quality(setup: Setup, contenders: Sequence[Contender], text: Text, record: Record) -> None:
-    reference = setup.contender(*REFERENCES[setup.model])
-    tokenizer = read_tokenizer(setup.model)
+def try_reference(setup: Setup, text: Text, num_tokens: int, record: Record) -> Reference | None:
+    """None if it cannot be had here: then perplexities stand without what they are held against."""
+    peer, variant = REFERENCES[setup.model]
     try:
-        expected = greedy_tokens(reference, text)
-        for contender in (reference, *contenders):
-            make_room(other for other in contenders if other is not contender)
-            try:
-                quality = measure_quality(contender, text, expected)
-            except Exception as error:
-                print(f"quality: {contender.name}: {one_line(error)}", flush=True)
-                record.skip("quality", contender.name, one_line(error))
-                continue
-            finally:
-                contender.freeze()
-            record.quality[contender.name] = quality.to_dict()
-            shown = "-" if quality.perplexity is None else f"{quality.perplexity:.3f}"
-            sample = tokenizer.decode(quality.sample[:16])
-            print(
-                f"quality: {contender.name:<20} perplexity {shown}, equal {quality.num_equal}, {sample!r}", flush=True
-            )
-    finally:
-        reference.stop()
-    record.write()
+        reference = read_reference(setup.contender(peer, variant), text, num_tokens, setup.cache)
+    except Exception as error:
+        print(f"quality: {variant.name}, which others are held against: {one_line(error)}", flush=True)
+        record.skip("quality", variant.name, one_line(error))
+        return None
+    equal = [len(tokens) for tokens in reference.tokens]
+    record.quality[variant.name] = asdict(Quality(reference.perplexity, 0.0, equal, reference.tokens[0]))
+    return reference
 
 
 def run_case(
@@ -231,7 +225,7 @@ def serve(case: Case, options: Options, contenders: Sequence[Contender], load: L
         return on_server(contender, lambda server: load.figures(server, number))
 
     def highest_rate(contender: Contender, _: int, __: float) -> Figures:
-        return on_server(contender, lambda server: {"max_rate": load.highest_rate(server)})
+        return on_server(contender, lambda server: {"max_rate": load.highest_rate(server, contender.name)})
 
     def on_server(contender: Contender, work: Callable[[RunningServer], Figures]) -> Figures:
         server = servers[contender.name]

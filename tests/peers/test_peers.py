@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,59 +18,29 @@ from benchmarks.peers.engines.llama_cpp import common_prefix
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2, Environment, Peer, Variant
 from benchmarks.peers.interleave import Interleaved
 from benchmarks.peers.process import EngineError, EngineProcess
-from benchmarks.peers.quality import num_equal_leading
+from benchmarks.peers.quality import Reference, check_quality, num_equal_leading, perplexity, read_reference
 from benchmarks.peers.record import Record
 from benchmarks.peers.roofline import MachineLimits, Roofline, fraction, num_pairs
 from benchmarks.peers.run import wanted_variants
+from benchmarks.peers.serving import RATES, highest_good
 from benchmarks.peers.text import Text
 
 from quire.checkpoint.model_config import LayerConfig, ModelConfig
 
-SMOLLM2_CONFIG = ModelConfig(
-    family="llama",
-    architecture="LlamaForCausalLM",
-    vocab_size=49152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_layers=30,
-    num_heads=9,
-    num_kv_heads=3,
-    head_dim=64,
-    max_position=8192,
-    layers=(LayerConfig(window=None, rope=None),) * 30,
-    activation="silu",
-    norm_eps=1e-5,
-    attention_scale=0.125,
-    tie_word_embeddings=True,
-)
-GEMMA_CONFIG = dataclasses.replace(
-    SMOLLM2_CONFIG,
-    family="gemma3",
-    vocab_size=262_144,
-    hidden_size=640,
-    intermediate_size=2048,
-    num_layers=18,
-    num_heads=4,
-    num_kv_heads=1,
-    head_dim=256,
-    layers=tuple(LayerConfig(window=None if layer % 6 == 5 else 512, rope=None) for layer in range(18)),
-    quantized_bytes=246_587_904,
-)
 
-
-def test_roofline_is_that_of_a_calculation_by_hand() -> None:
+def test_roofline_is_that_of_a_calculation_by_hand(smollm2_config: ModelConfig) -> None:
     """2,048 tokens are 0.58 TFLOP; a decode step reads 269 MB of weights and 256 tokens of KV, 5.9 MB."""
     limits = MachineLimits({16: 28e9}, {"bfloat16": 2.1e12})
-    figures = Roofline(SMOLLM2_CONFIG, 16, limits).figures(FULL)
+    figures = Roofline(smollm2_config, 16, limits).figures(FULL)
     assert figures["b"]["prefill_tok_s"] == pytest.approx(2048 / (0.58e12 / 2.1e12), rel=0.01)
     assert figures["a"]["decode_tok_s"] == pytest.approx(28e9 / (269e6 + 5.9e6), rel=0.01)
     assert figures["d"]["warm_s"] < figures["d"]["cold_s"]
 
 
-def test_roofline_of_gemma_has_its_head_and_its_windows() -> None:
+def test_roofline_of_gemma_has_its_head_and_its_windows(gemma_config: ModelConfig) -> None:
     """100.3 million weights a token and a head of 167.8 million; 2,048 tokens see 20.05 million earlier ones in all layers."""
     limits = MachineLimits({4: 28e9}, {"bfloat16": 1e12, "int8": 2e12})
-    figures = Roofline(GEMMA_CONFIG, 4, limits).figures(FULL)
+    figures = Roofline(gemma_config, 4, limits).figures(FULL)
     products = 2 * 100.27e6 * 2048 + 2 * 167.77e6 + 4 * 1024 * 20.054e6
     assert figures["b"]["prefill_tok_s"] == pytest.approx(2048 / (products / 2e12), rel=1e-3)
     assert figures["a"]["decode_tok_s"] == pytest.approx(28e9 / (246_587_904 + 18 * 256 * 2 * 256), rel=1e-6)
@@ -81,10 +53,10 @@ def test_a_window_ends_what_a_token_sees() -> None:
     assert num_pairs(100, 80, 60) == 100 * 60
 
 
-def test_kv_that_sequences_share_is_read_once_and_not_beyond_the_window() -> None:
+def test_kv_that_sequences_share_is_read_once_and_not_beyond_the_window(gemma_config: ModelConfig) -> None:
     slow_memory = MachineLimits({4: 1.0}, {"bfloat16": 1e30, "int8": 1e30})
     layers = (LayerConfig(window=None, rope=None), LayerConfig(window=512, rope=None))
-    model = dataclasses.replace(GEMMA_CONFIG, num_layers=2, layers=layers, quantized_bytes=0)
+    model = dataclasses.replace(gemma_config, num_layers=2, layers=layers, quantized_bytes=0)
     step = Roofline(model, 4, slow_memory).decode_step([100.0] * 16, 1024)
     assert step == pytest.approx(2 * 256 * ((1024 + 1600) + (412 + 1600)))
 
@@ -116,7 +88,7 @@ def test_pieces_begin_as_the_model_wants_and_keep_their_lengths() -> None:
 
 
 def variant_names(model: str, *engines: str) -> list[str]:
-    return [variant.name for _, variant in wanted_variants(model, engines, ())[0]]
+    return [variant.name for _, variant in wanted_variants(model, engines, (), "abcdef")[0]]
 
 
 def test_what_is_held_to_an_instruction_set_is_measured_only_with_its_like() -> None:
@@ -125,15 +97,16 @@ def test_what_is_held_to_an_instruction_set_is_measured_only_with_its_like() -> 
 
 
 def test_int8_kv_is_measured_in_case_c_beside_int8_weights_alone() -> None:
-    found = {variant.name: variant.cases for _, variant in wanted_variants(SMOLLM2, ["quire int8"], ())[0]}
+    found = {variant.name: variant.cases for _, variant in wanted_variants(SMOLLM2, ["quire int8"], (), "ac")[0]}
     assert found == {"quire int8": "abcdef", "quire int8 kv8": "c"}
+    assert [variant.name for _, variant in wanted_variants(SMOLLM2, ["quire int8"], (), "a")[0]] == ["quire int8"]
 
 
 def test_peers_without_weights_of_the_model_are_named() -> None:
     assert variant_names(GEMMA) == ["quire stored", "llama.cpp Q4_K_M"]
-    _, left_out = wanted_variants(GEMMA, [], ())
+    _, left_out = wanted_variants(GEMMA, [], (), "ab")
     assert set(left_out) == {"vllm", "openvino", "onnxruntime_genai", "transformers"}
-    assert wanted_variants(SMOLLM2, [], ())[1] == {}
+    assert wanted_variants(SMOLLM2, [], (), "a")[1] == {}
 
 
 def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
@@ -154,12 +127,86 @@ def test_equal_tokens_are_counted_up_to_the_first_other_one() -> None:
     assert num_equal_leading([1, 9, 3], [1, 2, 3]) == 1
 
 
+def test_a_token_without_a_chance_or_a_number_makes_an_infinite_perplexity() -> None:
+    assert perplexity([math.log(0.5), math.log(0.125)]) == pytest.approx(4.0)
+    assert perplexity([-1e6]) == math.inf
+    assert perplexity([math.nan]) == math.inf
+
+
+@pytest.mark.parametrize("num_good", range(len(RATES) + 1))
+def test_the_highest_good_rate_is_found_with_few_runs(num_good: int) -> None:
+    asked: list[float] = []
+
+    def is_good(rate: float) -> bool:
+        asked.append(rate)
+        return rate in RATES[:num_good]
+
+    assert highest_good(RATES, is_good) == (RATES[num_good - 1] if num_good else 0.0)
+    assert len(asked) <= 5
+
+
 def contender(name: str, tmp_path: Path) -> Contender:
     return Contender(Peer("none", ()), Variant(name, 16, "none"), Environment(tmp_path), tmp_path, tmp_path, tmp_path)
 
 
 def record(tmp_path: Path) -> Record:
     return Record(tmp_path / "r.json", {}, {}, {}, {})
+
+
+class Counting(Contender):
+    """An engine that says 0 after everything and finds each token one half likely; it counts what it is asked."""
+
+    num_asked = 0
+
+    def generate(self, prompts: list[list[int]], num_tokens: int, timeout_s: float) -> tuple[float, list[list[int]]]:
+        self.num_asked += 1
+        return 1.0, [[0] * num_tokens for _ in prompts]
+
+    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        self.num_asked += 1
+        return {"result": [[math.log(0.5)] * (len(window) - 1) for window in request["windows"]]}
+
+
+def counting(folder: Path, *, installed: bool) -> Counting:
+    peer = Peer("none", (), (lambda _: "") if installed else None)
+    weights = folder / "weights"
+    weights.mkdir(exist_ok=True)
+    return Counting(peer, Variant("counting", 16, "none"), Environment(folder), weights, folder, folder)
+
+
+TEXT = Text(list(range(3000)))
+
+
+def test_what_float32_says_is_measured_once_for_the_same_weights_and_text(tmp_path: Path) -> None:
+    first, again = counting(tmp_path, installed=True), counting(tmp_path, installed=True)
+    found = read_reference(first, TEXT, 1024, tmp_path)
+    assert found.perplexity == pytest.approx(2.0)
+    assert read_reference(again, TEXT, 1024, tmp_path) == found
+    assert (first.num_asked > 0, again.num_asked) == (True, 0)
+    read_reference(again, TEXT, 1536, tmp_path)
+    assert again.num_asked == first.num_asked
+    (tmp_path / "weights" / "model").write_bytes(b"other")
+    read_reference(again, TEXT, 1024, tmp_path)
+    assert again.num_asked == 2 * first.num_asked
+
+
+def test_what_this_code_says_in_float32_is_measured_in_each_run(tmp_path: Path) -> None:
+    engine = counting(tmp_path, installed=False)
+    read_reference(engine, TEXT, 1024, tmp_path)
+    num_asked = engine.num_asked
+    read_reference(engine, TEXT, 1024, tmp_path)
+    assert engine.num_asked == 2 * num_asked
+
+
+def test_each_engine_is_held_against_float32_once_a_run(tmp_path: Path) -> None:
+    engine, found = counting(tmp_path, installed=True), record(tmp_path)
+    reference = Reference(perplexity=2.5, tokens=[[0, 0, *[1] * 38]] * 4)
+    check_quality(reference, [engine], TEXT, 1024, found)
+    assert found.quality["counting"]["change"] == pytest.approx(-0.2)
+    assert found.quality["counting"]["num_equal"] == [2] * 4
+    check_quality(None, [engine], TEXT, 1024, found)
+    assert found.quality["counting"]["perplexity"] == pytest.approx(2.0)
+    assert found.quality["counting"]["change"] is None
 
 
 OWN_PROCESSES: Case = dataclasses.replace(CASES["e"], limit_s=100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,25 @@ def run(engine: str, case: str = "b", **figures: float) -> dict[str, Any]:
 
 
 def content(engines: dict[str, Any], runs: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    settings = {"model": SMOLLM2, "rounds": 1, "cases": "ab", **more.pop("settings", {})}
+    settings = {
+        "model": SMOLLM2,
+        "rounds": 1,
+        "cases": "ab",
+        "perplexity_tokens": 2048,
+        "reference": "fp32",
+        **more.pop("settings", {}),
+    }
     empty: dict[str, Any] = {"quality": {}, "absent": {}, "skipped": [], "rooflines": {}}
     machine = {**MACHINE, "uncommitted_changes": False}
     limits: dict[str, Any] = {"bandwidth": {}, "matmul": {}}
-    about = {name: {"versions": {}, "installed": "", **engine} for name, engine in engines.items()}
+    default = {"versions": {}, "installed": "", "max_perplexity_change": 0.005}
+    about = {name: {**default, **engine} for name, engine in engines.items()}
     common = {"settings": settings, "machine": machine, "limits": limits, "engines": about, "runs": runs}
     return {**empty, **common, **more}
+
+
+def quality(perplexity: float, change: float) -> dict[str, Any]:
+    return {"perplexity": perplexity, "change": change, "num_equal": [40]}
 
 
 def rows_of(results: Results) -> list[str]:
@@ -47,7 +60,7 @@ def test_ratio_is_against_the_best_peer_of_the_same_class() -> None:
     speeds = {"quire bf16": 300.0, "slow": 100.0, "fast": 200.0, "other": 900.0}
     runs = [run(engine, prefill_tok_s=speed) for engine, speed in speeds.items()]
     (row,) = rows_of(Results(content(engines, runs)))
-    assert row == "| b prefill tok/s | 16-bit | quire bf16 | 300 | fast | 200 | 1.50× | 1.20× | yes |"
+    assert row == "| b prefill tok/s | 16-bit | quire bf16 | – | 300 | fast | 200 | 1.50× | 1.20× | yes |"
 
 
 def test_a_goal_names_its_rival_and_the_best_peer_stands_beside_it() -> None:
@@ -56,7 +69,7 @@ def test_a_goal_names_its_rival_and_the_best_peer_stands_beside_it() -> None:
     speeds = {"quire stored": 200.0, "llama.cpp Q4_1": 100.0, "third": 125.0}
     runs = [run(engine, "a", decode_tok_s=speed) for engine, speed in speeds.items()]
     results = Results(content(engines, runs))
-    assert [row.split(" | ", 4)[4] for row in rows_of(results)] == [
+    assert [row.split(" | ", 5)[5] for row in rows_of(results)] == [
         "third | 125 | 1.60× | – | – |",
         "llama.cpp Q4_1 | 100 | 2.00× | 2.10× | **no** |",
     ]
@@ -70,8 +83,8 @@ def test_shares_of_the_roofline_and_fixed_limits_are_goals_too() -> None:
     runs = [run("quire bf16", "a", decode_tok_s=80.0), run("quire stored", "e", first_token_s=1.0)]
     rooflines = {"16": {"a": {"decode_tok_s": 100.0}}}
     section = list(ratio_section(Results(content(engines, runs, rooflines=rooflines))))
-    assert "| a decode tok/s | 16-bit | quire bf16 | 80.0 | the roofline | 100 | 0.80× | 0.75× | yes |" in section
-    assert "| e first token s | 4-bit | quire stored | 1.00 | a limit | 0.800 | 0.80× | 1.00× | **no** |" in section
+    assert "| a decode tok/s | 16-bit | quire bf16 | – | 80.0 | the roofline | 100 | 0.80× | 0.75× | yes |" in section
+    assert "| e first token s | 4-bit | quire stored | – | 1.00 | a limit | 0.800 | 0.80× | 1.00× | **no** |" in section
 
 
 def write(path: Path, found: dict[str, Any]) -> Path:
@@ -83,12 +96,12 @@ def write(path: Path, found: dict[str, Any]) -> Path:
 def files(tmp_path: Path) -> list[Path]:
     """What `--engines avx2`, `--model gemma` and a run of everything leave, in an order no page has."""
     held = {"bits": 4, "instruction_set": "avx2"}
-    reference = {"perplexity": 20.0, "num_equal": [40]}
+    reference = quality(20.0, 0.0)
     avx2 = content(
         {"quire stored avx2": held, "llama.cpp Q4_1 avx2": held},
         [run("quire stored avx2", "a", decode_tok_s=60.0), run("llama.cpp Q4_1 avx2", "a", decode_tok_s=50.0)],
         rooflines={"4": {"a": {"decode_tok_s": 111.0}}},
-        quality={"transformers fp32": reference, "quire stored avx2": {"perplexity": 20.1, "num_equal": [40]}},
+        quality={"transformers fp32": reference, "quire stored avx2": quality(20.1, 0.005)},
         settings={"reference": "transformers fp32", "command": "python -m benchmarks.peers --engines avx2"},
     )
     gemma = content(
@@ -109,11 +122,11 @@ def files(tmp_path: Path) -> list[Path]:
 def test_models_and_instruction_sets_are_not_compared_with_each_other(files: list[Path]) -> None:
     first, *others = read_results(files)
     assert rows_of(first) == [
-        "| a decode tok/s | 4-bit | quire stored | 90.0 | llama.cpp Q4_1 | 30.0 | 3.00× | 2.10× | yes |"
+        "| a decode tok/s | 4-bit | quire stored | – | 90.0 | llama.cpp Q4_1 | 30.0 | 3.00× | 2.10× | yes |"
     ]
     assert {row for results in others for row in rows_of(results)} == {
-        "| a decode tok/s | 4-bit | quire stored avx2 | 60.0 | llama.cpp Q4_1 avx2 | 50.0 | 1.20× | 1.00× | yes |",
-        "| b prefill tok/s | 4-bit | quire stored | 500 | llama.cpp Q4_K_M | 100 | 5.00× | 4.00× | yes |",
+        "| a decode tok/s | 4-bit | quire stored avx2 | +0.50% | 60.0 | llama.cpp Q4_1 avx2 | 50.0 | 1.20× | 1.00× | yes |",
+        "| b prefill tok/s | 4-bit | quire stored | – | 500 | llama.cpp Q4_K_M | 100 | 5.00× | 4.00× | yes |",
     }
 
 
@@ -121,8 +134,8 @@ def test_the_page_has_a_section_of_each_with_its_own_shares_of_the_roofline(file
     first, *others = read_results(files)
     page = "\n".join(render(first, others, [], [Path("r.json")]))
     main, *sections = page.split("\n## smollm2, held to AVX2\n")
-    assert "| 4-bit | **quire stored** | 90.0 · 41% |" in main
-    assert "| 4-bit | **quire stored avx2** | 60.0 · 54% |" in sections[0]
+    assert "| 4-bit | **quire stored** | – | 90.0 · 41% |" in main
+    assert "| 4-bit | **quire stored avx2** | 20.100 (+0.50%) | 60.0 · 54% |" in sections[0]
     assert "Repeat it: `python -m benchmarks.peers --engines avx2`." in sections[0]
     assert "report r.json`" in main
     assert "\n## gemma3-270m\n" in page
@@ -131,7 +144,54 @@ def test_the_page_has_a_section_of_each_with_its_own_shares_of_the_roofline(file
 
 def test_perplexity_stands_beside_that_of_float32(files: list[Path]) -> None:
     avx2 = next(results for results in read_results(files) if results.instruction_set == "avx2")
-    assert "| **quire stored avx2** | 20.100 | +0.50% | 40 |" in list(quality_section(avx2))
+    assert "| **quire stored avx2** | 20.100 | +0.50% | 0.5% | 40 |" in list(quality_section(avx2))
+
+
+def lost_and_sound(**changes: float) -> Results:
+    """`quire bf16` and two peers of its class, of which `fast` is the faster one."""
+    names = {"quire": "quire bf16", "fast": "fast", "slow": "slow"}
+    speeds = {"quire": 300.0, "fast": 200.0, "slow": 100.0}
+    engines = {name: {"bits": 16} for name in names.values()}
+    runs = [run(names[key], prefill_tok_s=speed) for key, speed in speeds.items()]
+    found = {names[key]: quality(20 * (1 + change), change) for key, change in changes.items()}
+    return Results(content(engines, runs, quality=found))
+
+
+@pytest.mark.parametrize("change", [0.0051, -0.0051, math.inf])
+def test_a_fast_variant_that_is_wrong_loses(change: float) -> None:
+    (row,) = rows_of(lost_and_sound(quire=change))
+    assert row.endswith("| 300 | fast | 200 | 1.50× | 1.20× | **lost** |")
+    page = "\n".join(render(lost_and_sound(quire=change), [], [], []))
+    assert "| 16-bit | quire bf16 (lost) | " in page
+    assert "**quire bf16**" not in page
+
+
+def test_a_wrong_peer_is_shown_and_the_best_right_one_is_what_counts() -> None:
+    rows = rows_of(lost_and_sound(quire=0.004, fast=0.3, slow=-0.004))
+    assert [row.split(" | ", 5)[5] for row in rows] == [
+        "fast (lost) | 200 | 1.50× | – | – |",
+        "slow | 100 | 3.00× | 1.20× | yes |",
+    ]
+
+
+def test_an_engine_that_lost_in_one_run_has_lost_on_the_page_of_several(tmp_path: Path) -> None:
+    engines = {"quire bf16": {"bits": 16}}
+    found = [
+        content(engines, [run("quire bf16", case, prefill_tok_s=1.0)], quality={"quire bf16": quality(20.0, change)})
+        for case, change in (("a", 0.001), ("b", -0.3), ("c", 0.002))
+    ]
+    (results,) = read_results([write(tmp_path / f"{index}.json", each) for index, each in enumerate(found)])
+    assert results.has_lost("quire bf16")
+
+
+def test_a_rate_is_better_than_none_within_the_limits() -> None:
+    engines = {name: {"bits": 16} for name in ("quire bf16", "vLLM bf16")}
+    runs = [run("quire bf16", "f", max_rate=1.5), run("vLLM bf16", "f", max_rate=0.0)]
+    section = list(ratio_section(Results(content(engines, runs))))
+    assert (
+        "| f highest good rate 1/s | 16-bit | quire bf16 | – | 1.50 | vLLM bf16 | 0.000 | inf× | 1.60× | yes |"
+        in section
+    )
 
 
 def test_cases_of_several_runs_make_one_page_with_the_rooflines_of_their_own_runs(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.engines.peer import GEMMA, Environment, Peer, Server, Variant
+from benchmarks.peers.engines.peer import GEMMA, INT8_ACTIVATIONS, Environment, Peer, Server, Variant
 from benchmarks.peers.engines.protocol import TokenIds, serve
 
 VERSION = "0.3.36"
@@ -206,9 +206,9 @@ PEER = Peer(
     "llama_cpp",
     (
         Variant("llama.cpp BF16", 16, "gguf-bf16", "abcdef"),
-        Variant("llama.cpp Q8_0", 8, "gguf-q8_0", "abcdef"),
-        Variant("llama.cpp Q4_1", 4, "file", "abcdef"),
-        Variant("llama.cpp Q4_K_M", 4, "file", "abcdef", models=(GEMMA,)),
+        Variant("llama.cpp Q8_0", 8, "gguf-q8_0", "abcdef", max_perplexity_change=INT8_ACTIVATIONS),
+        Variant("llama.cpp Q4_1", 4, "file", "abcdef", max_perplexity_change=INT8_ACTIVATIONS),
+        Variant("llama.cpp Q4_K_M", 4, "file", "abcdef", models=(GEMMA,), max_perplexity_change=INT8_ACTIVATIONS),
     ),
     install,
     process_env,

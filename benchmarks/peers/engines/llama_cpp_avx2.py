@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.peers.engines.llama_cpp import LlamaCpp, build, process_env
-from benchmarks.peers.engines.peer import Environment, Peer, Variant
+from benchmarks.peers.engines.peer import INT8_ACTIVATIONS, Environment, Peer, Variant
 from benchmarks.peers.engines.protocol import serve
 
 OPTIONS = [f"GGML_{name}=OFF" for name in ("NATIVE", "AVX512", "AVX_VNNI")]
@@ -16,7 +16,16 @@ def install(environment: Environment) -> str:
 
 PEER = Peer(
     "llama_cpp_avx2",
-    (Variant("llama.cpp Q4_1 avx2", 4, "file", "ab", instruction_set="avx2"),),
+    (
+        Variant(
+            "llama.cpp Q4_1 avx2",
+            4,
+            "file",
+            "ab",
+            instruction_set="avx2",
+            max_perplexity_change=INT8_ACTIVATIONS,
+        ),
+    ),
     install,
     process_env,
 )

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.engines.peer import Environment, Peer, Variant
+from benchmarks.peers.engines.peer import INT8_ACTIVATIONS, Environment, Peer, Variant
 from benchmarks.peers.engines.protocol import TokenIds, serve
 
 LONG_PROMPT = 1024
@@ -91,8 +91,8 @@ PEER = Peer(
     "openvino",
     (
         Variant("OpenVINO fp16", 16, "openvino-fp16"),
-        Variant("OpenVINO int8", 8, "openvino-int8"),
-        Variant("OpenVINO int4", 4, "openvino-int4"),
+        Variant("OpenVINO int8", 8, "openvino-int8", max_perplexity_change=INT8_ACTIVATIONS),
+        Variant("OpenVINO int4", 4, "openvino-int4", max_perplexity_change=INT8_ACTIVATIONS),
     ),
     install,
 )

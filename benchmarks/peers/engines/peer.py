@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 SMOLLM2, GEMMA = "smollm2", "gemma3-270m"
+EXACT_ACTIVATIONS, INT8_ACTIVATIONS = 0.005, 0.01
+"""How far a perplexity may be from float32's, as a share of it: more where activations or KV are rounded to 8 bits."""
 
 
 class InstallError(Exception):
@@ -21,7 +23,8 @@ class InstallError(Exception):
 class Variant:
     """An engine at one precision. `bits` is its class (32, 16, 8 or 4); `weights` names a form of the weights (see
     convert.py); `cases` are the letters of those it can run; `options` reach the worker's `load`; `models` are those its
-    weights are made for. A variant held to an `instruction_set` is measured only where that is asked for."""
+    weights are made for. A variant held to an `instruction_set` is measured only where that is asked for. Where its perplexity
+    is further from float32's than `max_perplexity_change`, its speed does not count."""
 
     name: str
     bits: int
@@ -30,6 +33,7 @@ class Variant:
     options: Mapping[str, Any] = field(default_factory=dict)
     models: tuple[str, ...] = (SMOLLM2,)
     instruction_set: str | None = None
+    max_perplexity_change: float = EXACT_ACTIVATIONS
 
 
 @dataclass(frozen=True, slots=True)
