@@ -94,7 +94,7 @@ inline int32_t quantize_piece(const T* from, int32_t top, float inverse, int64_t
         std::memcpy(codes + n * LANES, &bytes, sizeof bytes);
     }
     to.put_units(piece * UNITS, codes, UNITS);
-    if (of_bits(top) * inverse <= MOST + 0.5f) {
+    if (of_bits(top) * inverse < MOST + 0.5f) {
         to.put_outlier(piece, 0, 0);
         return sum_of(total);
     }

@@ -12,6 +12,7 @@ from tests.kernels.forced import forced
 from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
+from quire.core.quantization import ROUNDINGS, Rounding
 from quire.kernels import native
 from quire.kernels.dtype import dtype_of
 from quire.kernels.native_linear import panel_rows, quantized_linear
@@ -27,6 +28,7 @@ from quire.kernels.panels import (
     pack_blocks,
 )
 from quire.kernels.torch_on_arrays import as_torch
+from quire.quantization.rounding import round_rows
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -35,9 +37,38 @@ TYPES = {block_type.name: block_type for block_type in BLOCK_TYPES.values() if b
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
 
+ROUNDED = ["int8", "int8-g64", "int8-g128", "int4-g64", "int4-symmetric", "int4-symmetric-g128"]
+"""Which have groups of other sizes."""
+NUM_VALUES = {name: block_type.num_values for name, block_type in TYPES.items()} | dict.fromkeys(ROUNDED, 128)
+PIECE = 32
+"""Neighbours one of which may have a second code."""
+
+
 def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> tuple[PanelWeight, torch.Tensor]:
-    """Random bits with scales of a sensible size, as panels and as floats."""
+    """As panels and as floats."""
     rng = np.random.default_rng(seed)
+    if name in ROUNDED:
+        return make_rounded(ROUNDINGS[name], rng.normal(0, 0.5, (num_outputs, num_blocks * 128)).astype(np.float32))
+    return make_stored(name, num_outputs, num_blocks, rng)
+
+
+def make_rounded(rounding: Rounding, floats: np.ndarray) -> tuple[PanelWeight, torch.Tensor]:
+    size = rounding.group_of(floats.shape[1])
+    assert size is not None
+    rows = round_rows(floats, rounding, size)
+    weight = empty_panels(layout_of(rows, len(floats)))
+    fill_panels(weight.panels.stored, weight.layout, rows)
+    codes = rows.codes.reshape(len(floats), -1, size).astype(np.float32) - rows.zero
+    values = codes * rows.scale.astype(np.float32)[..., None]
+    if rows.minimum is not None:
+        values += rows.minimum.astype(np.float32)[..., None]
+    return weight, torch.from_numpy(values.reshape(floats.shape))
+
+
+def make_stored(
+    name: str, num_outputs: int, num_blocks: int, rng: np.random.Generator
+) -> tuple[PanelWeight, torch.Tensor]:
+    """Random bits with scales of a sensible size."""
     block_type = TYPES[name]
     raw = rng.integers(0, 256, (num_outputs * num_blocks, block_type.num_bytes), dtype=np.uint8)
     blocks = raw.view(block_type.layout).reshape(-1)
@@ -51,13 +82,13 @@ def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> 
 
 
 def scales(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Activations in groups, float64, and the scale of each group: its largest has a second code."""
+    """Activations in groups, float64, and the scale of each group: the largest of each piece may have a second code."""
     groups = x.double().view(len(x), -1, group_size)
-    sizes = groups.abs()
+    sizes = groups.abs().view(*groups.shape[:2], -1, min(group_size, PIECE))
     largest, place = sizes.max(-1, keepdim=True)
     rest = sizes.scatter(-1, place, 0.0).amax(-1, keepdim=True)
     apart = torch.maximum(rest / 127, largest / (127 * 128))
-    return groups, torch.where(largest > 1.5 * rest, apart, largest / 127)
+    return groups, torch.where(largest > 1.5 * rest, apart, largest / 127).amax(2)
 
 
 def rounded(x: torch.Tensor, group_size: int) -> torch.Tensor:
@@ -87,10 +118,10 @@ def assert_close(
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", NUM_VALUES)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: str, dtype: torch.dtype) -> None:
-    weight, floats = make_weight(name, 72, 512 // TYPES[name].num_values)
+    weight, floats = make_weight(name, 72, 512 // NUM_VALUES[name])
     x = torch.randn(11, 512, generator=torch.Generator().manual_seed(1)).to(dtype)
     found = quantized_linear(x, weight, instruction_set=instruction_set)
     assert found.dtype == dtype
@@ -98,7 +129,7 @@ def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: st
 
 
 @given(
-    name=st.sampled_from(sorted(TYPES)),
+    name=st.sampled_from(sorted(NUM_VALUES)),
     instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
     num_outputs=st.integers(1, 70),
     num_blocks=st.integers(1, 24),
@@ -116,9 +147,9 @@ def test_rows_come_back_as_the_type_defines_them(
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", NUM_VALUES)
 def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instruction_set: str) -> None:
-    weight, _ = make_weight(name, 80, 512 // TYPES[name].num_values)
+    weight, _ = make_weight(name, 80, 512 // NUM_VALUES[name])
     x = torch.randn(70, 512, generator=torch.Generator().manual_seed(2))
     together = quantized_linear(x, weight, instruction_set=instruction_set)
     threads = native.thread_count()
@@ -133,7 +164,7 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
 
 
 @given(
-    name=st.sampled_from(sorted(TYPES)),
+    name=st.sampled_from(sorted(NUM_VALUES)),
     instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
     num_rows=st.integers(0, 20),
     num_outputs=st.integers(1, 70),
@@ -180,15 +211,25 @@ def test_values_that_are_not_finite_stay_in_their_row_and_are_seen(bad: float) -
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K", "int8", "int4-g64"])
 def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str) -> None:
-    weight, floats = make_weight(name, 48, 256 // TYPES[name].num_values)
+    weight, floats = make_weight(name, 48, 256 // NUM_VALUES[name])
     x = torch.randn(9, 256, generator=torch.Generator().manual_seed(3))
     at = torch.arange(9) * 29 + 5
     calm = quantized_linear(x, weight, instruction_set=instruction_set).double() - x.double() @ floats.double().T
     x[torch.arange(9), at] = torch.tensor([100.0, -100.0, 40.0] * 3)
     wild = quantized_linear(x, weight, instruction_set=instruction_set).double() - x.double() @ floats.double().T
     assert wild.std() < 2 * calm.std()
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_a_code_just_above_the_largest_is_a_second_one(instruction_set: str) -> None:
+    """Half a step above 127 would round to 128, which is no int8."""
+    weight, floats = make_weight("int8-g64", 16, 1)
+    x = torch.zeros(1, 128)
+    x[0, [3, 4]] = 127.0  # two: so the scale is 1
+    x[0, 40] = 127.5
+    assert_close(quantized_linear(x, weight, instruction_set=instruction_set), x, weight, floats)
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-38], ids=["zeros", "values whose inverse is infinite"])

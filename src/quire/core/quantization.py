@@ -2,13 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-Quantization = Literal["none", "stored", "int8", "int4"]
+RoundedName = Literal[
+    "int8",
+    "int8-g32",
+    "int8-g64",
+    "int8-g128",
+    "int4",
+    "int4-g64",
+    "int4-g128",
+    "int4-symmetric",
+    "int4-symmetric-g64",
+    "int4-symmetric-g128",
+]
+Quantization = Literal["none", "stored", RoundedName]
 """`none`: as floats of the model's dtype. `stored`: in the few bits the checkpoint has them in.
 
-`int8`, `int4`: rounded to so many bits while loading, whatever the checkpoint has.
+The others: rounded while loading, whatever the checkpoint has, as ROUNDINGS says.
 """
 
 QuantizationChoice = Literal["auto", Quantization]
 """`auto`: as stored where that is in few bits and the native kernels run, unless a dtype is asked for."""
+
+SMALLEST_GROUP = 32
+LARGEST_GROUP = 16384
+"""Of inputs: products with larger ones would not fit 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """Codes of `bits` with a scale for each group of inputs of each output, and perhaps a minimum too (a zero point)."""
+
+    bits: Literal[4, 8]
+    group_size: int
+    """At most; LARGEST_GROUP: an output's whole channel, if that is not longer."""
+    has_minimum: bool = False
+
+    def group_of(self, num_inputs: int) -> int | None:
+        """The largest group that a row of so many inputs can be divided into; None: they are not whole groups at all."""
+        sizes = range(min(self.group_size, num_inputs), 0, -1)
+        return next((size for size in sizes if num_inputs % size == 0 and size % SMALLEST_GROUP == 0), None)
+
+    @property
+    def bytes_per_weight(self) -> float:
+        """Of a code and its part of the group's float16 scale and minimum."""
+        return self.bits / 8 + (4 if self.has_minimum else 2) / self.group_size
+
+
+ROUNDINGS: dict[str, Rounding] = {
+    "int8": Rounding(8, LARGEST_GROUP),
+    "int8-g32": Rounding(8, 32),
+    "int8-g64": Rounding(8, 64),
+    "int8-g128": Rounding(8, 128),
+    "int4": Rounding(4, 32, has_minimum=True),
+    "int4-g64": Rounding(4, 64, has_minimum=True),
+    "int4-g128": Rounding(4, 128, has_minimum=True),
+    "int4-symmetric": Rounding(4, 32),
+    "int4-symmetric-g64": Rounding(4, 64),
+    "int4-symmetric-g128": Rounding(4, 128),
+}
+"""By their names (RoundedName)."""
+TABLE_ROUNDING = Rounding(8, 32)
+"""Of tables, whatever the layers have: with 4 bits, or with larger groups, the vocabulary's logits suffer most (docs/lab.md)."""

@@ -7,7 +7,7 @@ from typing import Literal
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig
 from quire.core.native import MAX_HEADS_PER_KV_HEAD, instruction_sets
-from quire.core.quantization import Quantization
+from quire.core.quantization import ROUNDINGS, Quantization
 from quire.errors import InvalidRequestError
 from quire.plan.dtype import ResolvedDType
 from quire.plan.machine import Machine
@@ -108,7 +108,7 @@ def choose_packed_cache(
         return "off", f"packed_cache off: backend {backend} packs no weights."
     if model.num_parameters() < FEW_PARAMETERS:
         return "off", "packed_cache off: so few weights are converted in no time."
-    if quantization in ("int8", "int4"):
+    if quantization in ROUNDINGS:
         return "on", f"packed_cache on: rounding to {quantization} takes longer than reading what it made."
     if quantization == "none" and model.quantized_bytes is not None:
         return "on", "packed_cache on: making floats of the checkpoint's few bits takes longer than reading them."

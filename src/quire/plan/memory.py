@@ -18,12 +18,9 @@ from quire.core.kv_layout import (
     group_layers,
     num_blocks_per_sequence,
 )
-from quire.core.quantization import Quantization
+from quire.core.quantization import ROUNDINGS, TABLE_ROUNDING, Quantization
 from quire.plan.activations import activation_bytes
 from quire.plan.sizes import MIB, format_size
-
-BYTES_WHEN_ROUNDED = {"int8": 1 + 2 / 32, "int4": 0.5 + 4 / 32}
-"""A weight's code and its part of the group's scale, and with 4 bits of its minimum; tables have 8 bits (quantization/)."""
 
 RUNTIME_BYTES = 268 * MIB
 """Python, torch, their code pages and quire's own modules, resident after a step of a tiny model (docs/lab.md)."""
@@ -133,10 +130,10 @@ def memory_need(model: ModelConfig, demand: Demand) -> MemoryNeed:
 def weight_bytes(model: ModelConfig, demand: Demand) -> int:
     if demand.quantization == "stored" and model.quantized_bytes is not None:
         return model.quantized_bytes
-    if demand.quantization in BYTES_WHEN_ROUNDED:
+    if demand.quantization in ROUNDINGS:
         tables = model.table_parameters()
-        in_layers = (model.num_parameters() - tables) * BYTES_WHEN_ROUNDED[demand.quantization]
-        return round(tables * BYTES_WHEN_ROUNDED["int8"] + in_layers)
+        in_layers = (model.num_parameters() - tables) * ROUNDINGS[demand.quantization].bytes_per_weight
+        return round(tables * TABLE_ROUNDING.bytes_per_weight + in_layers)
     return model.num_parameters() * BYTES_PER_ELEMENT[demand.dtype]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
+from quire.core.quantization import TABLE_ROUNDING, Rounding
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels, panel_rows, quantized_linear
@@ -27,7 +28,7 @@ from quire.kernels.panels import (
 )
 from quire.quantization.method import StoredWeight, Table
 from quire.quantization.panels import Panels
-from quire.quantization.rounding import GROUP_SIZE, round_rows
+from quire.quantization.rounding import round_rows
 
 EmptyPanels = Callable[[PanelLayout], PanelWeight]
 
@@ -102,20 +103,18 @@ class Stored(FewBits):
 
 
 class Rounded(FewBits):
-    """Whatever the checkpoint has is rounded while it is loaded, but for tensors whose inputs are not whole groups.
+    """Whatever the checkpoint has is rounded while it is loaded, but for tensors whose inputs are not whole groups."""
 
-    Tables have 8 bits: with 4 the vocabulary's logits suffer most (docs/lab.md).
-    """
-
-    def __init__(self, others: Panels, bits: int) -> None:
+    def __init__(self, others: Panels, rounding: Rounding) -> None:
         super().__init__(others)
-        self._bits = bits
+        self._rounding = rounding
 
     def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
-        if part.num_inputs % GROUP_SIZE:
+        rounding = TABLE_ROUNDING if of_table else self._rounding
+        size = rounding.group_of(part.num_inputs)
+        if size is None:
             return None
-        bits = 8 if of_table else self._bits
-        rows = (round_rows(rows, bits) for rows in part.floats(PANELS_AT_ONCE * PANEL))
+        rows = (round_rows(rows, rounding, size) for rows in part.floats(PANELS_AT_ONCE * PANEL))
         return lay_out(rows, part.num_outputs, empty)
 
 

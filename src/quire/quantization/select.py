@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from quire.core.places import load_place
-from quire.core.quantization import Quantization
+from quire.core.quantization import ROUNDINGS, Quantization
 from quire.kernels.ops import Ops
 from quire.quantization.few_bits import Rounded, Stored
 from quire.quantization.method import PackedMethod, QuantMethod, Unquantized
@@ -14,11 +15,10 @@ from quire.quantization.panels import Panels
 
 ONEDNN = "quire.quantization.onednn:OneDNN"
 """torch's."""
-METHODS: dict[Quantization, Callable[[Panels], PackedMethod]] = {
+METHODS: dict[str, Callable[[Panels], PackedMethod]] = {
     "none": lambda floats: floats,
     "stored": Stored,
-    "int8": lambda floats: Rounded(floats, bits=8),
-    "int4": lambda floats: Rounded(floats, bits=4),
+    **{name: partial(Rounded, rounding=rounding) for name, rounding in ROUNDINGS.items()},
 }
 """Of the native kernels, each with the method for weights that it leaves as floats."""
 
