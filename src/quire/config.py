@@ -59,7 +59,8 @@ class EngineConfig:
     quantization: QuantizationChoice = knob(
         "auto",
         "weights as floats of the dtype (none), in the few bits a GGUF file has them in (stored), or rounded while loading"
-        " (int8, int4): less memory, faster; auto: stored where it can be, unless a dtype is asked for",
+        " (int8: a scale for each output, int4: for each 32 inputs; -g64: for groups of 64): less memory, faster; auto: stored"
+        " where it can be, unless a dtype is asked for",
         choices=get_args(QuantizationChoice),
     )
     kv_cache_dtype: KVCacheDTypeChoice = knob(
