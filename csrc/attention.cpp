@@ -23,7 +23,6 @@ constexpr int QUERIES = LANES == 16 ? 6 : 2;
 constexpr int VECTORS = LANES == 16 ? 4 : 2;
 constexpr int MAX_QUERIES = 64;
 constexpr int CACHE_LINE = 64;
-constexpr float NEGATIVE_INFINITY = -INFINITY;
 
 // Tokens of one row of the step.
 struct Part {
@@ -43,9 +42,8 @@ struct Queries {
     int num_units;                // of a query
     int32_t* values;              // [MAX_QUERIES, num_units], each query's times its `scale`
     float* output;                // [MAX_QUERIES, width], not yet divided by `total`
-    float most[MAX_QUERIES];      // the largest score
-    float total[MAX_QUERIES];     // sum of e^(score - most)
-    float kept[MAX_QUERIES];      // what the last chunk left of the sums before it
+    float* total;                 // [MAX_QUERIES, LANES], whose sum is that of 2^(score - base)
+    float base[MAX_QUERIES];      // a whole number
     float scale[MAX_QUERIES];
     float weight_scale[MAX_QUERIES];  // what the last chunk's weights, as units, have to be multiplied by
     int64_t position[MAX_QUERIES];
@@ -85,6 +83,11 @@ private:
     int64_t bytes_, block_bytes_, at_;
 };
 
+// [first, last), of tokens.
+struct Units {
+    int first, last;
+};
+
 // K and V of the chunk's positions, as units: pointers into the cache, or to copies.
 template <typename Type>
 struct Chunk {
@@ -92,13 +95,13 @@ struct Chunk {
     const Unit* keys[GROUPS];         // [num_units, LANES of `key_stride`]
     const Unit* values[KEYS];         // [units of tokens], each [head_dim]
     int64_t key_stride;
-    int first_unit, last_unit;        // of values: those before and after are not seen by any query
+    Units units;                      // of values: those before and after are not seen by any query
     Unit* copied_keys;                // [num_units, KEYS]
     Unit* copied_values;              // [KEYS, head_dim]
     float key_scales[KEYS];
     ValueScales value_scales;
     Asking next;
-    float scores[MAX_QUERIES][KEYS];  // then, in the same memory, the weights as units
+    float scores[QUERIES][KEYS] = {};  // then, in the same memory, the weights as units
 };
 
 template <typename Type>
@@ -167,8 +170,7 @@ void find(const AttentionCall& call, int64_t row, int kv_head, int64_t first, in
     constexpr int PER_UNIT = Type::PER_UNIT;
     const KVLayout& layout = call.layout;
     int64_t begin = largest(first, low) - first, end = high - first < KEYS ? high - first : KEYS;
-    chunk.first_unit = static_cast<int>(begin / PER_UNIT);
-    chunk.last_unit = static_cast<int>((end + PER_UNIT - 1) / PER_UNIT);
+    chunk.units = {static_cast<int>(begin / PER_UNIT), static_cast<int>((end + PER_UNIT - 1) / PER_UNIT)};
     bool panels = layout.panels(PER_UNIT);
     const int64_t* table = call.block_tables + row * call.max_blocks;
     if constexpr (Type::HAS_SCALES) {
@@ -191,8 +193,8 @@ void find(const AttentionCall& call, int64_t row, int kv_head, int64_t first, in
         place += KEYS_PER_PANEL;
         if (place == layout.block_size) place = 0, ++block;
     }
-    if (begin % PER_UNIT) copy_seen<Type>(begin, end, chunk.first_unit, layout.head_dim, chunk);
-    if (end % PER_UNIT) copy_seen<Type>(begin, end, chunk.last_unit - 1, layout.head_dim, chunk);
+    if (begin % PER_UNIT) copy_seen<Type>(begin, end, chunk.units.first, layout.head_dim, chunk);
+    if (end % PER_UNIT) copy_seen<Type>(begin, end, chunk.units.last - 1, layout.head_dim, chunk);
 }
 
 template <int MOST, typename Function>
@@ -201,111 +203,147 @@ inline void in_groups(int first, int count, Function&& function) {
     if constexpr (MOST > 1) in_groups<MOST - 1>(first, count, function);
 }
 
+template <int MOST, typename Function>
+inline void in_halves(int first, int count, Function&& function) {
+    for (; first + MOST <= count; first += MOST) function(first, std::integral_constant<int, MOST>());
+    if constexpr (MOST > 1) in_halves<MOST / 2>(first, count, function);
+}
+
+// Sums are one array and one loop, unrolled early: from nested ones GCC would make memory instead of registers.
+constexpr int MAX_SUMS = QUERIES * VECTORS;
+
 // Scores of N queries from `query` on for M registers of keys from `group` on, over the head's units in their order.
 template <typename Type, int N, int M>
 inline void score(const Queries& queries, int query, int group, Chunk<Type>& chunk) {
-    typename Type::Sums sums[N][M] = {};
+    typename Type::Sums sums[N * M];
+#pragma GCC unroll MAX_SUMS
+    for (int i = 0; i < N * M; ++i) sums[i] = typename Type::Sums{};
     const int32_t* q = queries.values + query * queries.num_units;
     for (int unit = 0; unit < queries.num_units; ++unit) {
         Ints keys[M];
+#pragma GCC unroll MAX_SUMS
         for (int m = 0; m < M; ++m) keys[m] = Type::read(chunk.keys[group + m] + unit * chunk.key_stride);
         chunk.next.ask();
-        for (int n = 0; n < N; ++n)
-            for (int m = 0; m < M; ++m) sums[n][m] = Type::add_products(sums[n][m], keys[m], q[n * queries.num_units + unit]);
+#pragma GCC unroll MAX_SUMS
+        for (int i = 0; i < N * M; ++i) sums[i] = Type::add_products(sums[i], keys[i % M], q[i / M * queries.num_units + unit]);
     }
-    for (int n = 0; n < N; ++n)
-        for (int m = 0; m < M; ++m)
-            store(chunk.scores[query + n] + (group + m) * LANES,
-                  Type::score(sums[n][m], queries.scale[query + n], chunk.key_scales + (group + m) * LANES));
+#pragma GCC unroll MAX_SUMS
+    for (int i = 0; i < N * M; ++i) {
+        int n = i / M, key = (group + i % M) * LANES;
+        store(chunk.scores[n] + key, Type::score(sums[i], queries.scale[query + n], chunk.key_scales + key));
+    }
 }
 
-// N queries from `query` on, M registers of the output from column `d` on: the values, weighted, in the keys' order.
+// N queries from `query` on, M registers of the output from column `d` on: the values of `units`, weighted, in the keys' order.
 template <typename Type, int N, int M, bool WHOLE>
-inline void add_values(const Queries& queries, int query, int d, int head_dim, Chunk<Type>& chunk) {
-    typename Type::Sums sums[N][M];
+inline void add_values(const Queries& queries, int query, int d, int head_dim, Units units, Chunk<Type>& chunk) {
+    typename Type::Sums sums[N * M];
     float* output = queries.output + query * queries.width + d;
-    const int32_t* weights = reinterpret_cast<const int32_t*>(chunk.scores[query]);
-    for (int n = 0; n < N; ++n)
-        for (int m = 0; m < M; ++m) sums[n][m] = Type::first_sums(output + n * queries.width + m * LANES, queries.kept[query + n]);
-    for (int unit = chunk.first_unit; unit < chunk.last_unit; ++unit) {
+    const int32_t* weights = reinterpret_cast<const int32_t*>(chunk.scores[0]);
+#pragma GCC unroll MAX_SUMS
+    for (int i = 0; i < N * M; ++i) sums[i] = Type::first_sums(output + i / M * queries.width + i % M * LANES);
+    for (int unit = units.first; unit < units.last; ++unit) {
         Ints values[M];
+#pragma GCC unroll MAX_SUMS
         for (int m = 0; m < M; ++m) {
             const auto* from = chunk.values[unit] + d + m * LANES;
             values[m] = WHOLE ? Type::read(from) : Type::read(from, head_dim - d - m * LANES);
         }
         chunk.next.ask();
-        for (int n = 0; n < N; ++n)
-            for (int m = 0; m < M; ++m) sums[n][m] = Type::add_products(sums[n][m], values[m], weights[n * KEYS + unit]);
+#pragma GCC unroll MAX_SUMS
+        for (int i = 0; i < N * M; ++i) sums[i] = Type::add_products(sums[i], values[i % M], weights[i / M * KEYS + unit]);
     }
-    for (int n = 0; n < N; ++n)
-        for (int m = 0; m < M; ++m) {
-            float* to = output + n * queries.width + m * LANES;
-            store(to, Type::last_sums(sums[n][m], to, queries.weight_scale[query + n]));
-        }
+#pragma GCC unroll MAX_SUMS
+    for (int i = 0; i < N * M; ++i) {
+        float* to = output + i / M * queries.width + i % M * LANES;
+        store(to, Type::last_sums(sums[i], to, queries.weight_scale[query + i / M]));
+    }
 }
 
 template <typename Type, int N>
-inline void add_all_values(const Queries& queries, int query, int head_dim, Chunk<Type>& chunk) {
+inline void add_all_values(const Queries& queries, int query, int head_dim, Units units, Chunk<Type>& chunk) {
     int d = 0;
-    for (; d + VECTORS * LANES <= head_dim; d += VECTORS * LANES) add_values<Type, N, VECTORS, true>(queries, query, d, head_dim, chunk);
-    for (; d + LANES <= head_dim; d += LANES) add_values<Type, N, 1, true>(queries, query, d, head_dim, chunk);
-    if (d < head_dim) add_values<Type, N, 1, false>(queries, query, d, head_dim, chunk);
+    for (; d + VECTORS * LANES <= head_dim; d += VECTORS * LANES) add_values<Type, N, VECTORS, true>(queries, query, d, head_dim, units, chunk);
+    for (; d + LANES <= head_dim; d += LANES) add_values<Type, N, 1, true>(queries, query, d, head_dim, units, chunk);
+    if (d < head_dim) add_values<Type, N, 1, false>(queries, query, d, head_dim, units, chunk);
 }
 
 constexpr float LOG2_E = 1.44269504f;
+constexpr float UNSEEN = -1e30f;  // a score, and the base before there is one: 2^UNSEEN is 0
+constexpr float HEADROOM = 8;     // powers of two by which a score may be above the base
 
-// The scores, which then count powers of two, of the keys that a query sees. Returns the largest.
-inline float scaled_scores(const AttentionCall& call, const float* scores, Seen seen, Floats (&v)[GROUPS]) {
-    bool capped = call.softcap > 0;
-    float scale = capped ? call.scale : call.scale * LOG2_E;
-    for (int group = 0; group < GROUPS; ++group) v[group] = load(scores + group * LANES) * scale;
-    if (capped)
-        for (int group = 0; group < GROUPS; ++group) v[group] = soft_capped(v[group], call.softcap) * LOG2_E;
+// Sums under another base: by a whole power of two, so that nothing is rounded.
+inline void rebase(Queries& queries, int n, float base) {
+    float kept = whole_power_of_two(queries.base[n] - base), *output = queries.output + n * queries.width, *total = queries.total + n * LANES;
+    for (int d = 0; d < queries.width; d += LANES) store(output + d, load(output + d) * kept);
+    store(total, load(total) * kept);
+    queries.base[n] = base;
+}
+
+// Scores under a base, in powers of two. Returns the largest of each lane.
+inline Floats put_under(float base, const float* scores, float factor, Seen seen, Floats (&v)[GROUPS]) {
+    for (int group = 0; group < GROUPS; ++group) v[group] = multiply_subtract(load(scores + group * LANES), fill(factor), fill(base));
     if (!seen.all())
-        for (int group = 0; group < GROUPS; ++group) v[group] = seen.holds(group) ? v[group] : fill(NEGATIVE_INFINITY);
-    Floats most = fill(NEGATIVE_INFINITY);
-    for (int group = 0; group < GROUPS; ++group) most = max(most, v[group]);
-    return max_of(most);
+        for (int group = 0; group < GROUPS; ++group) v[group] = seen.holds(group) ? v[group] : fill(UNSEEN);
+    Floats most = v[0];
+    for (int group = 1; group < GROUPS; ++group) most = max(most, v[group]);
+    return most;
 }
 
-// From scores to weights: of numbers under the largest score so far, of codes under the chunk's.
-template <typename Type>
-inline void weigh(const AttentionCall& call, Queries& queries, int n, int64_t first, Chunk<Type>& chunk) {
-    int64_t newest = queries.position[n] - first, oldest = call.window ? newest - call.window + 1 : 0;
-    Seen seen{static_cast<int>(largest<int64_t>(0, oldest < KEYS ? oldest : KEYS)), static_cast<int>(newest < KEYS ? newest : KEYS)};
-    Floats weights[GROUPS], sums = {};
-    float before = queries.most[n], top = scaled_scores(call, chunk.scores[n], seen, weights), peak = largest(before, top);
-    float base = Type::HAS_SCALES ? top : peak;
-    queries.kept[n] = 1.0f;
-    if (base == NEGATIVE_INFINITY) {  // nothing visible yet
-        for (int group = 0; group < GROUPS; ++group) weights[group] = Floats{};
-        queries.weight_scale[n] = Type::put_weights(weights, chunk.value_scales, seen, chunk.scores[n]);
-        return;
-    }
-    for (int group = 0; group < GROUPS; ++group) {
-        weights[group] = power_of_two<Type::WEIGHT_TERMS>(weights[group] - base);
-        sums += weights[group];
-    }
-    queries.weight_scale[n] = Type::put_weights(weights, chunk.value_scales, seen, chunk.scores[n]);
-    queries.most[n] = peak;
-    bool below = Type::HAS_SCALES && top < before;  // so it is the chunk that shrinks
-    float shrunk = power_of_two<Type::WEIGHT_TERMS>(fill(below ? top - before : before - peak))[0];
-    if (below) {
-        queries.weight_scale[n] *= shrunk;
-        queries.total[n] += shrunk * sum_of(sums);
-    } else {
-        queries.kept[n] = shrunk;
-        queries.total[n] = queries.total[n] * shrunk + sum_of(sums);
-    }
+inline float whole_top(const float* scores, float factor, Seen seen) {
+    Floats v[GROUPS];
+    return std::ceil(max_of(put_under(0, scores, factor, seen, v)));
 }
 
-// What is left of the sums so far, for types whose next sums begin at zero. (In one expression with these the compiler could
-// round it in either of two ways.)
+__attribute__((noinline)) void cap(const AttentionCall& call, float* scores) {
+    for (int key = 0; key < KEYS; key += LANES) store(scores + key, soft_capped(load(scores + key) * call.scale, call.softcap));
+}
+
+// From scores to weights, which are 2^(score - base). The base follows the largest score only when that is far above it: then
+// most chunks need neither that score itself nor the sums so far. Weights of codes are under the chunk's own largest score.
 template <typename Type>
-inline void shrink(Queries& queries, int n) {
-    if (!Type::HAS_SCALES || queries.kept[n] == 1.0f) return;
-    float* output = queries.output + n * queries.width;
-    for (int d = 0; d < queries.width; d += LANES) store(output + d, load(output + d) * queries.kept[n]);
+inline void weigh(float factor, Queries& queries, int n, Seen seen, float* scores, const ValueScales& value_scales) {
+    Floats v[GROUPS], sums[GROUPS];
+    float under = queries.base[n];
+    if constexpr (Type::HAS_SCALES) {
+        under = whole_top(scores, factor, seen);
+        if (under > queries.base[n] + HEADROOM) rebase(queries, n, under);
+        put_under(under, scores, factor, seen, v);
+    } else if (any_above(put_under(under, scores, factor, seen, v), HEADROOM)) {
+        under = whole_top(scores, factor, seen);
+        rebase(queries, n, under);
+        put_under(under, scores, factor, seen, v);
+    }
+    for (int group = 0; group < GROUPS; ++group) sums[group] = v[group] = power_of_two<Type::WEIGHT_DEGREE>(v[group]);
+    for (int step = GROUPS / 2; step > 0; step /= 2)
+        for (int group = 0; group < step; ++group) sums[group] += sums[group + step];
+    float shrunk = Type::HAS_SCALES ? whole_power_of_two(under - queries.base[n]) : 1.0f, *total = queries.total + n * LANES;
+    queries.weight_scale[n] = Type::put_weights(v, value_scales, seen, scores) * shrunk;
+    store(total, load(total) + sums[0] * shrunk);
+}
+
+// N queries from `query` on meet the chunk that begins at `first`: of its keys those that one of them sees.
+template <typename Type, int N>
+void meet(const AttentionCall& call, Queries& queries, int query, int64_t first, Chunk<Type>& chunk) {
+    constexpr int PER_UNIT = Type::PER_UNIT;
+    Seen seen[N];
+    int oldest = KEYS, newest = -1;
+    for (int n = 0; n < N; ++n) {
+        int64_t last = queries.position[query + n] - first, start = call.window ? last - call.window + 1 : 0;
+        seen[n] = {static_cast<int>(start < 0 ? 0 : start < KEYS ? start : KEYS), static_cast<int>(last < KEYS ? last : KEYS - 1)};
+        oldest = seen[n].oldest < oldest ? seen[n].oldest : oldest;
+        newest = largest(newest, seen[n].newest);
+    }
+    Units units{largest(chunk.units.first, oldest / PER_UNIT), newest < 0 ? 0 : newest / PER_UNIT + 1};
+    if (units.last > chunk.units.last) units.last = chunk.units.last;
+    if (units.first >= units.last) return;
+    in_halves<VECTORS>(units.first * PER_UNIT / LANES, (units.last * PER_UNIT + LANES - 1) / LANES,
+                       [&](int group, auto M) { score<Type, N, M>(queries, query, group, chunk); });
+    if (call.softcap > 0)
+        for (int n = 0; n < N; ++n) cap(call, chunk.scores[n]);
+    float factor = call.softcap > 0 ? LOG2_E : call.scale * LOG2_E;
+    for (int n = 0; n < N; ++n) weigh<Type>(factor, queries, query + n, seen[n], chunk.scores[n], chunk.value_scales);
+    add_all_values<Type, N>(queries, query, call.layout.head_dim, units, chunk);
 }
 
 // The queries of one part, from the place `n` on; returns how many.
@@ -320,8 +358,8 @@ int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n
             to[queries.num_units - 1] = 0;
             queries.scale[n] = Type::put_query(from + head * head_dim, head_dim, to);
             for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
-            queries.most[n] = NEGATIVE_INFINITY;
-            queries.total[n] = 0;
+            store(queries.total + n * LANES, Floats{});
+            queries.base[n] = UNSEEN;
             queries.position[n] = call.causal ? start + token : call.context_lens[part.row] - 1;
         }
     }
@@ -335,8 +373,9 @@ void write_output(const AttentionCall& call, const Part& part, int kv_head, int 
     for (int n = 0; n < count; ++n) {
         int64_t row = (part.first + n / heads) * call.num_heads + kv_head * heads + n % heads;
         auto* to = static_cast<typename Type::Value*>(call.output) + row * head_dim;
+        float total = sum_of(load(queries.total + (begin + n) * LANES));
         for (int d = 0; d < queries.width; d += LANES)
-            store_part(to + d, load(queries.output + (begin + n) * queries.width + d) / queries.total[begin + n], head_dim - d);
+            store_part(to + d, load(queries.output + (begin + n) * queries.width + d) / total, head_dim - d);
     }
 }
 
@@ -366,14 +405,7 @@ void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int be
         const Keys& coming = first + KEYS < keys.end ? keys : after;
         int64_t next = first + KEYS < keys.end ? first + KEYS : after.first;
         chunk.next.template begin<Type>(call, coming.row, coming.kv_head, next, next + KEYS < coming.end ? next + KEYS : coming.end);
-        for (int group = 0; group < GROUPS; group += VECTORS)
-            in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { score<Type, N, VECTORS>(queries, n, group, chunk); });
-        for (int n = begin; n < begin + count; ++n) {
-            weigh<Type>(call, queries, n, first, chunk);
-            shrink<Type>(queries, n);
-        }
-        in_groups<QUERIES>(begin, begin + count,
-                           [&](int n, auto N) { add_all_values<Type, N>(queries, n, call.layout.head_dim, chunk); });
+        in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { meet<Type, N>(call, queries, n, first, chunk); });
     }
 }
 
@@ -439,13 +471,14 @@ void attention(const AttentionCall& call, const Team& team) {
     std::vector<Item> items = items_of(call, parts, team);
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT;
     int width = (head_dim + LANES - 1) / LANES * LANES;
-    std::vector<Line> lines(num_lines(MAX_QUERIES * (width + num_units)) + 2 * num_lines(KEYS * head_dim) + 2);
+    std::vector<Line> lines(num_lines(MAX_QUERIES * (width + LANES + num_units)) + 2 * num_lines(KEYS * head_dim) + 2);
     Queries queries;
     Chunk<Type> chunk;
     queries.width = width;
     queries.num_units = num_units;
     queries.output = lines.data()->lanes;
-    queries.values = reinterpret_cast<int32_t*>(queries.output + MAX_QUERIES * width);
+    queries.total = queries.output + MAX_QUERIES * width;
+    queries.values = reinterpret_cast<int32_t*>(queries.total + MAX_QUERIES * LANES);
     chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + MAX_QUERIES * num_units);
     chunk.copied_values = chunk.copied_keys + KEYS * num_units;
     int64_t num_items = static_cast<int64_t>(items.size());
