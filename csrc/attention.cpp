@@ -209,7 +209,7 @@ inline void in_halves(int first, int count, Function&& function) {
     if constexpr (MOST > 1) in_halves<MOST / 2>(first, count, function);
 }
 
-// Sums are one array and one loop, unrolled early: from nested ones GCC would make memory instead of registers.
+// Sums are one array and one loop, unrolled early, and the loop around it runs at least once: else GCC keeps them in memory.
 constexpr int MAX_SUMS = QUERIES * VECTORS;
 
 // Scores of N queries from `query` on for M registers of keys from `group` on, over the head's units in their order.
@@ -219,14 +219,15 @@ inline void score(const Queries& queries, int query, int group, Chunk<Type>& chu
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < N * M; ++i) sums[i] = typename Type::Sums{};
     const int32_t* q = queries.values + query * queries.num_units;
-    for (int unit = 0; unit < queries.num_units; ++unit) {
+    int unit = 0;
+    do {
         Ints keys[M];
 #pragma GCC unroll MAX_SUMS
         for (int m = 0; m < M; ++m) keys[m] = Type::read(chunk.keys[group + m] + unit * chunk.key_stride);
         chunk.next.ask();
 #pragma GCC unroll MAX_SUMS
         for (int i = 0; i < N * M; ++i) sums[i] = Type::add_products(sums[i], keys[i % M], q[i / M * queries.num_units + unit]);
-    }
+    } while (++unit < queries.num_units);
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < N * M; ++i) {
         int n = i / M, key = (group + i % M) * LANES;
@@ -242,7 +243,8 @@ inline void add_values(const Queries& queries, int query, int d, int head_dim, U
     const int32_t* weights = reinterpret_cast<const int32_t*>(chunk.scores[0]);
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < N * M; ++i) sums[i] = Type::first_sums(output + i / M * queries.width + i % M * LANES);
-    for (int unit = units.first; unit < units.last; ++unit) {
+    int unit = units.first;
+    do {
         Ints values[M];
 #pragma GCC unroll MAX_SUMS
         for (int m = 0; m < M; ++m) {
@@ -252,7 +254,7 @@ inline void add_values(const Queries& queries, int query, int d, int head_dim, U
         chunk.next.ask();
 #pragma GCC unroll MAX_SUMS
         for (int i = 0; i < N * M; ++i) sums[i] = Type::add_products(sums[i], values[i % M], weights[i / M * KEYS + unit]);
-    }
+    } while (++unit < units.last);
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < N * M; ++i) {
         float* to = output + i / M * queries.width + i % M * LANES;
@@ -303,7 +305,7 @@ __attribute__((noinline)) void cap(const AttentionCall& call, float* scores) {
 // most chunks need neither that score itself nor the sums so far. Weights of codes are under the chunk's own largest score.
 template <typename Type>
 inline void weigh(float factor, Queries& queries, int n, Seen seen, float* scores, const ValueScales& value_scales) {
-    Floats v[GROUPS], sums[GROUPS];
+    Floats v[GROUPS];
     float under = queries.base[n];
     if constexpr (Type::HAS_SCALES) {
         under = whole_top(scores, factor, seen);
@@ -314,29 +316,40 @@ inline void weigh(float factor, Queries& queries, int n, Seen seen, float* score
         rebase(queries, n, under);
         put_under(under, scores, factor, seen, v);
     }
-    for (int group = 0; group < GROUPS; ++group) sums[group] = v[group] = power_of_two<Type::WEIGHT_DEGREE>(v[group]);
-    for (int step = GROUPS / 2; step > 0; step /= 2)
-        for (int group = 0; group < step; ++group) sums[group] += sums[group + step];
+    Floats sum = {}, other = {};
+    for (int group = 0; group < GROUPS; group += 2) {
+        sum += v[group] = power_of_two<Type::WEIGHT_DEGREE>(v[group]);
+        other += v[group + 1] = power_of_two<Type::WEIGHT_DEGREE>(v[group + 1]);
+    }
     float shrunk = Type::HAS_SCALES ? whole_power_of_two(under - queries.base[n]) : 1.0f, *total = queries.total + n * LANES;
     queries.weight_scale[n] = Type::put_weights(v, value_scales, seen, scores) * shrunk;
-    store(total, load(total) + sums[0] * shrunk);
+    store(total, load(total) + (sum + other) * shrunk);
+}
+
+Seen seen_by(const AttentionCall& call, int64_t position, int64_t first) {
+    int64_t newest = position - first, oldest = call.window ? newest - call.window + 1 : 0;
+    return {static_cast<int>(oldest < 0 ? 0 : oldest < KEYS ? oldest : KEYS), static_cast<int>(newest < KEYS ? newest : KEYS - 1)};
 }
 
 // N queries from `query` on meet the chunk that begins at `first`: of its keys those that one of them sees.
 template <typename Type, int N>
-void meet(const AttentionCall& call, Queries& queries, int query, int64_t first, Chunk<Type>& chunk) {
+void meet(const AttentionCall& call, Queries& queries, int query, int64_t first, bool whole, Chunk<Type>& chunk) {
     constexpr int PER_UNIT = Type::PER_UNIT;
     Seen seen[N];
-    int oldest = KEYS, newest = -1;
-    for (int n = 0; n < N; ++n) {
-        int64_t last = queries.position[query + n] - first, start = call.window ? last - call.window + 1 : 0;
-        seen[n] = {static_cast<int>(start < 0 ? 0 : start < KEYS ? start : KEYS), static_cast<int>(last < KEYS ? last : KEYS - 1)};
-        oldest = seen[n].oldest < oldest ? seen[n].oldest : oldest;
-        newest = largest(newest, seen[n].newest);
+    Units units = chunk.units;
+    if (whole) {
+        for (int n = 0; n < N; ++n) seen[n] = {0, KEYS - 1};
+    } else {
+        int oldest = KEYS, newest = -1;
+        for (int n = 0; n < N; ++n) {
+            seen[n] = seen_by(call, queries.position[query + n], first);
+            if (seen[n].oldest < oldest) oldest = seen[n].oldest;
+            if (seen[n].newest > newest) newest = seen[n].newest;
+        }
+        if (oldest / PER_UNIT > units.first) units.first = oldest / PER_UNIT;
+        if ((newest + PER_UNIT) / PER_UNIT < units.last) units.last = (newest + PER_UNIT) / PER_UNIT;
+        if (units.first >= units.last) return;
     }
-    Units units{largest(chunk.units.first, oldest / PER_UNIT), newest < 0 ? 0 : newest / PER_UNIT + 1};
-    if (units.last > chunk.units.last) units.last = chunk.units.last;
-    if (units.first >= units.last) return;
     in_halves<VECTORS>(units.first * PER_UNIT / LANES, (units.last * PER_UNIT + LANES - 1) / LANES,
                        [&](int group, auto M) { score<Type, N, M>(queries, query, group, chunk); });
     if (call.softcap > 0)
@@ -351,12 +364,14 @@ template <typename Type>
 int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n, Queries& queries) {
     int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim, begin = n;
     int64_t start = call.context_lens[part.row] - call.query_starts[part.row + 1];
+    auto at = [&](int64_t token) { return static_cast<const typename Type::Value*>(call.query) + token * call.query_stride + kv_head * heads * head_dim; };
+    for (int64_t token = part.first; token < part.last; ++token)
+        for (int d = 0; d < heads * head_dim; d += CACHE_LINE / sizeof(typename Type::Value)) prefetch(at(token) + d);
     for (int64_t token = part.first; token < part.last; ++token) {
-        const auto* from = static_cast<const typename Type::Value*>(call.query) + token * call.query_stride;
-        for (int head = kv_head * heads; head < (kv_head + 1) * heads; ++head, ++n) {
+        for (int head = 0; head < heads; ++head, ++n) {
             int32_t* to = queries.values + n * queries.num_units;
             to[queries.num_units - 1] = 0;
-            queries.scale[n] = Type::put_query(from + head * head_dim, head_dim, to);
+            queries.scale[n] = Type::put_query(at(token) + head * head_dim, head_dim, to);
             for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
             store(queries.total + n * LANES, Floats{});
             queries.base[n] = UNSEEN;
@@ -373,9 +388,9 @@ void write_output(const AttentionCall& call, const Part& part, int kv_head, int 
     for (int n = 0; n < count; ++n) {
         int64_t row = (part.first + n / heads) * call.num_heads + kv_head * heads + n % heads;
         auto* to = static_cast<typename Type::Value*>(call.output) + row * head_dim;
-        float total = sum_of(load(queries.total + (begin + n) * LANES));
+        float share = 1.0f / sum_of(load(queries.total + (begin + n) * LANES));
         for (int d = 0; d < queries.width; d += LANES)
-            store_part(to + d, load(queries.output + (begin + n) * queries.width + d) / total, head_dim - d);
+            store_part(to + d, load(queries.output + (begin + n) * queries.width + d) * share, head_dim - d);
     }
 }
 
@@ -405,7 +420,8 @@ void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int be
         const Keys& coming = first + KEYS < keys.end ? keys : after;
         int64_t next = first + KEYS < keys.end ? first + KEYS : after.first;
         chunk.next.template begin<Type>(call, coming.row, coming.kv_head, next, next + KEYS < coming.end ? next + KEYS : coming.end);
-        in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { meet<Type, N>(call, queries, n, first, chunk); });
+        bool whole = seen_by(call, queries.position[begin], first).all() && seen_by(call, queries.position[begin + count - 1], first).all();
+        in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { meet<Type, N>(call, queries, n, first, whole, chunk); });
     }
 }
 
