@@ -6,12 +6,12 @@
 
 #include <cmath>
 
+#include "attention_items.h"
 #include "units.h"
 
 namespace quire::QUIRE_ISA {
 
-constexpr int KEYS = 64;              // of a chunk
-constexpr int GROUPS = KEYS / LANES;  // registers that hold a number of each key
+constexpr int GROUPS = KEYS / LANES;  // registers that hold a number of each of a chunk's keys
 
 inline void store_weights(float* to, Floats weights) { store(to, weights); }
 

@@ -186,21 +186,26 @@ inline bool any_above(Floats v, float bound) {
 #endif
 }
 
-// Of 2^r in [0, 1], largest errors 9e-5, 3e-6 and 2e-9 of it; 2^0 is exactly 1.
+// 2^r for r in [0, 1] with the least largest error, 9e-5, 3e-6 and 2e-9 of it, of the polynomials that are exactly 1 at 0.
 template <int DEGREE>
-constexpr float POWER_FACTORS[DEGREE + 1] = {};
+struct PowerFactors;
 template <>
-inline constexpr float POWER_FACTORS<3>[] = {1.0f, 0.695116818f, 0.22764498f, 0.0770670548f};
+struct PowerFactors<3> {
+    static constexpr float VALUES[] = {1.0f, 0.695116818f, 0.22764498f, 0.0770670548f};
+};
 template <>
-inline constexpr float POWER_FACTORS<4>[] = {1.0f, 0.693044841f, 0.241280213f, 0.0522424728f, 0.0134266857f};
+struct PowerFactors<4> {
+    static constexpr float VALUES[] = {1.0f, 0.693044841f, 0.241280213f, 0.0522424728f, 0.0134266857f};
+};
 template <>
-inline constexpr float POWER_FACTORS<6>[] = {1.0f,          0.693147063f,   0.240229309f,  0.0554852821f,
-                                             0.00967545155f, 0.00124678458f, 2.16129163e-4f};
+struct PowerFactors<6> {
+    static constexpr float VALUES[] = {1.0f, 0.693147063f, 0.240229309f, 0.0554852821f, 0.00967545155f, 0.00124678458f, 2.16129163e-4f};
+};
 
 // 2^x for x < 128: 2^n 2^r, n the next whole number below, 2^r by a polynomial. Far below the smallest normal number: 0.
 template <int DEGREE>
 inline Floats power_of_two(Floats x) {
-    constexpr const float* FACTORS = POWER_FACTORS<DEGREE>;
+    constexpr const float* FACTORS = PowerFactors<DEGREE>::VALUES;
 #if defined(__AVX512F__)
     Floats r = (Floats)_mm512_maskz_reduce_ps(0xffff, (__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 #else
