@@ -2,18 +2,18 @@
 //
 // One item of work is a few queries of one KV head. It walks over the keys in chunks of KEYS, whose borders depend on
 // positions alone. Rows whose tables begin with the same blocks, as after a common prefix, are one item: they see these
-// keys together, once, and then each its own (cascade attention: Ye et al. 2024). A weight e^(score - most) has the type that
+// keys together, once, and then each its own (cascade attention: Ye et al. 2024). A weight 2^(score - base) has the type that
 // meets the cache's values (kv_types.h); sums over chunks are float32.
 // Every query's additions have one order, whatever else is in its item, its step or its thread: the bits of a row do not
 // depend on the batch or on how a prompt was cut.
 #include "attention.h"
 
-#include <cmath>
 #include <type_traits>
 #include <vector>
 
+#include "attention_chunk.h"
+#include "attention_items.h"
 #include "kernels.h"
-#include "kv_types.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -21,21 +21,6 @@ namespace {
 // Queries, and registers of keys or of the head's values, whose sums are in registers at one time.
 constexpr int QUERIES = LANES == 16 ? 6 : 2;
 constexpr int VECTORS = LANES == 16 ? 4 : 2;
-constexpr int MAX_QUERIES = 64;
-constexpr int CACHE_LINE = 64;
-constexpr float NEGATIVE_INFINITY = -INFINITY;
-
-// Tokens of one row of the step.
-struct Part {
-    int64_t row, first, last;
-};
-
-// Neighbouring parts, all of which see the `shared` keys that their rows begin with.
-struct Item {
-    const Part* parts;
-    int num_parts, kv_head;
-    int64_t shared;
-};
 
 // What an item keeps: its queries and what they have seen so far.
 struct Queries {
@@ -43,157 +28,13 @@ struct Queries {
     int num_units;                // of a query
     int32_t* values;              // [MAX_QUERIES, num_units], each query's times its `scale`
     float* output;                // [MAX_QUERIES, width], not yet divided by `total`
-    float most[MAX_QUERIES];      // the largest score
-    float total[MAX_QUERIES];     // sum of e^(score - most)
-    float kept[MAX_QUERIES];      // what the last chunk left of the sums before it
+    float* total;                 // [MAX_QUERIES, LANES], whose sum is that of 2^(score - base)
+    float base[MAX_QUERIES];      // a whole number
     float scale[MAX_QUERIES];
     float weight_scale[MAX_QUERIES];  // what the last chunk's weights, as units, have to be multiplied by
     int64_t position[MAX_QUERIES];
+    float scores[QUERIES][KEYS] = {};  // of those that meet a chunk; then, in the same memory, the weights as units
 };
-
-// K and V of the keys that come after a chunk, asked for a few lines at a time while that is computed: asked for all at once they
-// would fill the places for misses, and computing would wait for memory and memory for computing.
-class Asking {
-public:
-    // The blocks that hold positions [first, end); `bytes` of each belong to the head.
-    template <typename Type>
-    void begin(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t end) {
-        const KVLayout& layout = call.layout;
-        block_ = call.block_tables + row * call.max_blocks + first / layout.block_size;
-        last_ = block_ + (first < end && layout.panels(Type::PER_UNIT) ? (end - 1) / layout.block_size - first / layout.block_size + 1 : 0);
-        key_ = static_cast<const uint8_t*>(call.key) + layout.region(0, kv_head) * sizeof(typename Type::Stored);
-        value_ = static_cast<const uint8_t*>(call.value) + layout.region(0, kv_head) * sizeof(typename Type::Stored);
-        bytes_ = layout.head_size() * sizeof(typename Type::Stored);
-        block_bytes_ = bytes_ * layout.num_kv_heads;
-        at_ = 0;
-    }
-    void ask() {
-        if (block_ == last_) return;
-        int64_t from = *block_ * block_bytes_ + at_;
-        for (int line = 0; line < LINES; ++line) {
-            prefetch(key_ + from + line * CACHE_LINE);
-            prefetch(value_ + from + line * CACHE_LINE);
-        }
-        at_ += LINES * CACHE_LINE;
-        if (at_ >= bytes_) at_ = 0, ++block_;
-    }
-
-private:
-    static constexpr int LINES = 2;
-    const int64_t *block_, *last_;
-    const uint8_t *key_, *value_;
-    int64_t bytes_, block_bytes_, at_;
-};
-
-// K and V of the chunk's positions, as units: pointers into the cache, or to copies.
-template <typename Type>
-struct Chunk {
-    using Unit = typename Type::Unit;
-    const Unit* keys[GROUPS];         // [num_units, LANES of `key_stride`]
-    const Unit* values[KEYS];         // [units of tokens], each [head_dim]
-    int64_t key_stride;
-    int first_unit, last_unit;        // of values: those before and after are not seen by any query
-    Unit* copied_keys;                // [num_units, KEYS]
-    Unit* copied_values;              // [KEYS, head_dim]
-    float key_scales[KEYS];
-    ValueScales value_scales;
-    Asking next;
-    float scores[MAX_QUERIES][KEYS];  // then, in the same memory, the weights as units
-};
-
-template <typename Type>
-typename Type::Stored* as_values(typename Type::Unit* units) { return reinterpret_cast<typename Type::Stored*>(units); }
-
-// Of the keys [begin, end) of a chunk, and of others beside them; where there are none, zeros.
-template <typename Type, int STEP>
-void find_scales(const AttentionCall& call, const int64_t* table, int kv_head, int64_t first, int64_t begin, int64_t end, Chunk<Type>& chunk) {
-    const KVLayout& layout = call.layout;
-    for (int64_t key = 0; key < KEYS; key += STEP) {
-        float *key_scales = chunk.key_scales + key, *value_scales = chunk.value_scales.scales + key;
-        std::memset(key_scales, 0, STEP * sizeof(float));
-        std::memset(value_scales, 0, STEP * sizeof(float));
-        if (key + STEP <= begin || key >= end) continue;
-        int64_t at = layout.scale_at(STEP > 1, table[(first + key) / layout.block_size], (first + key) % layout.block_size, kv_head);
-        std::memcpy(key_scales, static_cast<const typename Type::Stored*>(call.key) + at, STEP * sizeof(float));
-        std::memcpy(value_scales, static_cast<const typename Type::Stored*>(call.value) + at, STEP * sizeof(float));
-    }
-    if (begin == 0 && end == KEYS) chunk.value_scales.prepare();
-}
-
-// Positions [low, high) of a chunk that begins at `first`, one by one. What lies outside becomes zero.
-template <typename Type>
-void copy_chunk(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk<Type>& chunk) {
-    constexpr int PER_UNIT = Type::PER_UNIT;
-    using Stored = typename Type::Stored;
-    using Unit = typename Type::Unit;
-    const KVLayout& layout = call.layout;
-    const int64_t* table = call.block_tables + row * call.max_blocks;
-    bool panels = layout.panels(PER_UNIT);
-    int num_units = (layout.head_dim + PER_UNIT - 1) / PER_UNIT;
-    std::memset(chunk.copied_keys, 0, sizeof(Unit) * num_units * KEYS);
-    std::memset(chunk.copied_values, 0, sizeof(Unit) * KEYS / PER_UNIT * layout.head_dim);
-    for (int64_t position = largest(first, low); position < high && position < first + KEYS; ++position) {
-        int64_t block = table[position / layout.block_size], place = position % layout.block_size, key = position - first;
-        for (int d = 0; d < layout.head_dim; ++d) {
-            int64_t from = layout.key_at(panels, PER_UNIT, block, place, kv_head, d);
-            as_values<Type>(chunk.copied_keys)[(d / PER_UNIT * KEYS + key) * PER_UNIT + d % PER_UNIT] = static_cast<const Stored*>(call.key)[from];
-            from = layout.value_at(panels, PER_UNIT, block, place, kv_head, d);
-            as_values<Type>(chunk.copied_values)[(key / PER_UNIT * layout.head_dim + d) * PER_UNIT + key % PER_UNIT] =
-                static_cast<const Stored*>(call.value)[from];
-        }
-    }
-    for (int group = 0; group < GROUPS; ++group) chunk.keys[group] = chunk.copied_keys + group * LANES;
-    for (int unit = 0; unit < KEYS / PER_UNIT; ++unit) chunk.values[unit] = chunk.copied_values + unit * layout.head_dim;
-    chunk.key_stride = KEYS;
-}
-
-// A unit of values of which only some tokens are seen: the others become zeros, for what lies there may be no number.
-template <typename Type>
-void copy_seen(int64_t begin, int64_t end, int unit, int head_dim, Chunk<Type>& chunk) {
-    constexpr int PER_UNIT = Type::PER_UNIT;
-    auto* copy = chunk.copied_values + unit * head_dim;
-    std::memcpy(copy, chunk.values[unit], sizeof *copy * head_dim);
-    for (int token = 0; token < PER_UNIT; ++token) {
-        int64_t key = unit * PER_UNIT + token;
-        if (key >= begin && key < end) continue;
-        for (int d = 0; d < head_dim; ++d) as_values<Type>(copy)[d * PER_UNIT + token] = {};
-    }
-    chunk.values[unit] = copy;
-}
-
-// Points into the cache where that holds panels; else copies.
-template <typename Type>
-void find(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk<Type>& chunk) {
-    constexpr int PER_UNIT = Type::PER_UNIT;
-    const KVLayout& layout = call.layout;
-    int64_t begin = largest(first, low) - first, end = high - first < KEYS ? high - first : KEYS;
-    chunk.first_unit = static_cast<int>(begin / PER_UNIT);
-    chunk.last_unit = static_cast<int>((end + PER_UNIT - 1) / PER_UNIT);
-    bool panels = layout.panels(PER_UNIT);
-    const int64_t* table = call.block_tables + row * call.max_blocks;
-    if constexpr (Type::HAS_SCALES) {
-        if (panels) find_scales<Type, KEYS_PER_PANEL>(call, table, kv_head, first, begin, end, chunk);
-        else find_scales<Type, 1>(call, table, kv_head, first, begin, end, chunk);
-    }
-    if (!panels) return copy_chunk<Type>(call, row, kv_head, first, low, high, chunk);
-    auto region = [&](const void* cache, int64_t block) {
-        const auto* values = static_cast<const typename Type::Stored*>(cache) + layout.region(table[block], kv_head);
-        return reinterpret_cast<const typename Type::Unit*>(values);
-    };
-    chunk.key_stride = layout.block_size;
-    int64_t key = begin / KEYS_PER_PANEL * KEYS_PER_PANEL, block = (first + key) / layout.block_size, place = (first + key) % layout.block_size;
-    // Where no key is seen the scores are not looked at: any group that is there will do.
-    for (int group = 0; group < GROUPS; ++group) chunk.keys[group] = region(call.key, block) + place;
-    for (; key < end; key += KEYS_PER_PANEL) {
-        const auto *keys = region(call.key, block) + place, *values = region(call.value, block) + place / PER_UNIT * layout.head_dim;
-        for (int i = 0; i < KEYS_PER_PANEL / LANES; ++i) chunk.keys[key / LANES + i] = keys + i * LANES;
-        for (int i = 0; i < KEYS_PER_PANEL / PER_UNIT; ++i) chunk.values[key / PER_UNIT + i] = values + i * layout.head_dim;
-        place += KEYS_PER_PANEL;
-        if (place == layout.block_size) place = 0, ++block;
-    }
-    if (begin % PER_UNIT) copy_seen<Type>(begin, end, chunk.first_unit, layout.head_dim, chunk);
-    if (end % PER_UNIT) copy_seen<Type>(begin, end, chunk.last_unit - 1, layout.head_dim, chunk);
-}
 
 template <int MOST, typename Function>
 inline void in_groups(int first, int count, Function&& function) {
@@ -201,111 +42,161 @@ inline void in_groups(int first, int count, Function&& function) {
     if constexpr (MOST > 1) in_groups<MOST - 1>(first, count, function);
 }
 
-// Scores of N queries from `query` on for M registers of keys from `group` on, over the head's units in their order.
-template <typename Type, int N, int M>
-inline void score(const Queries& queries, int query, int group, Chunk<Type>& chunk) {
-    typename Type::Sums sums[N][M] = {};
-    const int32_t* q = queries.values + query * queries.num_units;
-    for (int unit = 0; unit < queries.num_units; ++unit) {
-        Ints keys[M];
-        for (int m = 0; m < M; ++m) keys[m] = Type::read(chunk.keys[group + m] + unit * chunk.key_stride);
-        chunk.next.ask();
-        for (int n = 0; n < N; ++n)
-            for (int m = 0; m < M; ++m) sums[n][m] = Type::add_products(sums[n][m], keys[m], q[n * queries.num_units + unit]);
-    }
-    for (int n = 0; n < N; ++n)
-        for (int m = 0; m < M; ++m)
-            store(chunk.scores[query + n] + (group + m) * LANES,
-                  Type::score(sums[n][m], queries.scale[query + n], chunk.key_scales + (group + m) * LANES));
+template <int MOST, typename Function>
+inline void in_halves(int first, int count, Function&& function) {
+    for (; first + MOST <= count; first += MOST) function(first, std::integral_constant<int, MOST>());
+    if constexpr (MOST > 1) in_halves<MOST / 2>(first, count, function);
 }
 
-// N queries from `query` on, M registers of the output from column `d` on: the values, weighted, in the keys' order.
+// Sums are one array and one loop, unrolled early, and the loop around it runs at least once: else GCC keeps them in memory.
+constexpr int MAX_SUMS = QUERIES * VECTORS;
+
+// Scores of N queries from `query` on for M registers of keys from `group` on, over the head's units in their order.
+template <typename Type, int N, int M>
+inline void score(Queries& queries, int query, int group, Chunk<Type>& chunk) {
+    typename Type::Sums sums[N * M];
+#pragma GCC unroll MAX_SUMS
+    for (int i = 0; i < N * M; ++i) sums[i] = typename Type::Sums{};
+    const int32_t* q = queries.values + query * queries.num_units;
+    int unit = 0;
+    do {
+        Ints keys[M];
+#pragma GCC unroll MAX_SUMS
+        for (int m = 0; m < M; ++m) keys[m] = Type::read(chunk.keys[group + m] + unit * chunk.key_stride);
+        chunk.next.ask();
+#pragma GCC unroll MAX_SUMS
+        for (int i = 0; i < N * M; ++i) sums[i] = Type::add_products(sums[i], keys[i % M], q[i / M * queries.num_units + unit]);
+    } while (++unit < queries.num_units);
+#pragma GCC unroll MAX_SUMS
+    for (int i = 0; i < N * M; ++i) {
+        int n = i / M, key = (group + i % M) * LANES;
+        store(queries.scores[n] + key, Type::score(sums[i], queries.scale[query + n], chunk.key_scales + key));
+    }
+}
+
+// N queries from `query` on, M registers of the output from column `d` on: the values of `units`, weighted, in the keys' order.
 template <typename Type, int N, int M, bool WHOLE>
-inline void add_values(const Queries& queries, int query, int d, int head_dim, Chunk<Type>& chunk) {
-    typename Type::Sums sums[N][M];
+inline void add_values(const Queries& queries, int query, int d, int head_dim, Units units, Chunk<Type>& chunk) {
+    typename Type::Sums sums[N * M];
     float* output = queries.output + query * queries.width + d;
-    const int32_t* weights = reinterpret_cast<const int32_t*>(chunk.scores[query]);
-    for (int n = 0; n < N; ++n)
-        for (int m = 0; m < M; ++m) sums[n][m] = Type::first_sums(output + n * queries.width + m * LANES, queries.kept[query + n]);
-    for (int unit = chunk.first_unit; unit < chunk.last_unit; ++unit) {
+    const int32_t* weights = reinterpret_cast<const int32_t*>(queries.scores[0]);
+#pragma GCC unroll MAX_SUMS
+    for (int i = 0; i < N * M; ++i) sums[i] = Type::first_sums(output + i / M * queries.width + i % M * LANES);
+    int unit = units.first;
+    do {
         Ints values[M];
+#pragma GCC unroll MAX_SUMS
         for (int m = 0; m < M; ++m) {
             const auto* from = chunk.values[unit] + d + m * LANES;
             values[m] = WHOLE ? Type::read(from) : Type::read(from, head_dim - d - m * LANES);
         }
         chunk.next.ask();
-        for (int n = 0; n < N; ++n)
-            for (int m = 0; m < M; ++m) sums[n][m] = Type::add_products(sums[n][m], values[m], weights[n * KEYS + unit]);
+#pragma GCC unroll MAX_SUMS
+        for (int i = 0; i < N * M; ++i) sums[i] = Type::add_products(sums[i], values[i % M], weights[i / M * KEYS + unit]);
+    } while (++unit < units.last);
+#pragma GCC unroll MAX_SUMS
+    for (int i = 0; i < N * M; ++i) {
+        float* to = output + i / M * queries.width + i % M * LANES;
+        store(to, Type::last_sums(sums[i], to, queries.weight_scale[query + i / M]));
     }
-    for (int n = 0; n < N; ++n)
-        for (int m = 0; m < M; ++m) {
-            float* to = output + n * queries.width + m * LANES;
-            store(to, Type::last_sums(sums[n][m], to, queries.weight_scale[query + n]));
-        }
 }
 
 template <typename Type, int N>
-inline void add_all_values(const Queries& queries, int query, int head_dim, Chunk<Type>& chunk) {
+inline void add_all_values(const Queries& queries, int query, int head_dim, Units units, Chunk<Type>& chunk) {
     int d = 0;
-    for (; d + VECTORS * LANES <= head_dim; d += VECTORS * LANES) add_values<Type, N, VECTORS, true>(queries, query, d, head_dim, chunk);
-    for (; d + LANES <= head_dim; d += LANES) add_values<Type, N, 1, true>(queries, query, d, head_dim, chunk);
-    if (d < head_dim) add_values<Type, N, 1, false>(queries, query, d, head_dim, chunk);
+    for (; d + VECTORS * LANES <= head_dim; d += VECTORS * LANES) add_values<Type, N, VECTORS, true>(queries, query, d, head_dim, units, chunk);
+    for (; d + LANES <= head_dim; d += LANES) add_values<Type, N, 1, true>(queries, query, d, head_dim, units, chunk);
+    if (d < head_dim) add_values<Type, N, 1, false>(queries, query, d, head_dim, units, chunk);
 }
 
 constexpr float LOG2_E = 1.44269504f;
+constexpr float UNSEEN = -1e30f;  // a score, and the base before there is one: 2^UNSEEN is 0
+constexpr float HEADROOM = 8;     // powers of two by which a score may be above the base
 
-// The scores, which then count powers of two, of the keys that a query sees. Returns the largest.
-inline float scaled_scores(const AttentionCall& call, const float* scores, Seen seen, Floats (&v)[GROUPS]) {
-    bool capped = call.softcap > 0;
-    float scale = capped ? call.scale : call.scale * LOG2_E;
-    for (int group = 0; group < GROUPS; ++group) v[group] = load(scores + group * LANES) * scale;
-    if (capped)
-        for (int group = 0; group < GROUPS; ++group) v[group] = soft_capped(v[group], call.softcap) * LOG2_E;
+// Sums under another base: by a whole power of two, so that nothing is rounded.
+inline void rebase(Queries& queries, int n, float base) {
+    float kept = whole_power_of_two(queries.base[n] - base), *output = queries.output + n * queries.width, *total = queries.total + n * LANES;
+    for (int d = 0; d < queries.width; d += LANES) store(output + d, load(output + d) * kept);
+    store(total, load(total) * kept);
+    queries.base[n] = base;
+}
+
+// Scores under a base, in powers of two. Returns the largest of each lane.
+inline Floats put_under(float base, const float* scores, float factor, Seen seen, Floats (&v)[GROUPS]) {
+    for (int group = 0; group < GROUPS; ++group) v[group] = multiply_subtract(load(scores + group * LANES), fill(factor), fill(base));
     if (!seen.all())
-        for (int group = 0; group < GROUPS; ++group) v[group] = seen.holds(group) ? v[group] : fill(NEGATIVE_INFINITY);
-    Floats most = fill(NEGATIVE_INFINITY);
-    for (int group = 0; group < GROUPS; ++group) most = max(most, v[group]);
-    return max_of(most);
+        for (int group = 0; group < GROUPS; ++group) v[group] = seen.holds(group) ? v[group] : fill(UNSEEN);
+    Floats most = v[0];
+    for (int group = 1; group < GROUPS; ++group) most = max(most, v[group]);
+    return most;
 }
 
-// From scores to weights: of numbers under the largest score so far, of codes under the chunk's.
+inline float whole_top(const float* scores, float factor, Seen seen) {
+    Floats v[GROUPS];
+    return __builtin_ceilf(max_of(put_under(0, scores, factor, seen, v)));
+}
+
+inline void cap(const AttentionCall& call, float* scores) {
+    for (int key = 0; key < KEYS; key += LANES) store(scores + key, soft_capped(load(scores + key) * call.scale, call.softcap));
+}
+
+// From scores to weights, which are 2^(score - base). The base is no largest score: it follows that only when a score is far above
+// it (as in FlashAttention-4), so that most chunks need not know theirs and leave the sums as they are. When it does follow is up
+// to the query's own scores. Weights of codes are under the chunk's own largest score.
 template <typename Type>
-inline void weigh(const AttentionCall& call, Queries& queries, int n, int64_t first, Chunk<Type>& chunk) {
-    int64_t newest = queries.position[n] - first, oldest = call.window ? newest - call.window + 1 : 0;
-    Seen seen{static_cast<int>(largest<int64_t>(0, oldest < KEYS ? oldest : KEYS)), static_cast<int>(newest < KEYS ? newest : KEYS)};
-    Floats weights[GROUPS], sums = {};
-    float before = queries.most[n], top = scaled_scores(call, chunk.scores[n], seen, weights), peak = largest(before, top);
-    float base = Type::HAS_SCALES ? top : peak;
-    queries.kept[n] = 1.0f;
-    if (base == NEGATIVE_INFINITY) {  // nothing visible yet
-        for (int group = 0; group < GROUPS; ++group) weights[group] = Floats{};
-        queries.weight_scale[n] = Type::put_weights(weights, chunk.value_scales, seen, chunk.scores[n]);
-        return;
+inline void weigh(float factor, Queries& queries, int n, Seen seen, float* scores, const ValueScales& value_scales) {
+    Floats v[GROUPS];
+    float under = queries.base[n];
+    if constexpr (Type::HAS_SCALES) {
+        under = whole_top(scores, factor, seen);
+        if (under > queries.base[n] + HEADROOM) rebase(queries, n, under);
+        put_under(under, scores, factor, seen, v);
+    } else if (any_above(put_under(under, scores, factor, seen, v), HEADROOM)) {
+        under = whole_top(scores, factor, seen);
+        rebase(queries, n, under);
+        put_under(under, scores, factor, seen, v);
     }
-    for (int group = 0; group < GROUPS; ++group) {
-        weights[group] = power_of_two<Type::WEIGHT_TERMS>(weights[group] - base);
-        sums += weights[group];
+    Floats sum = {}, other = {};
+    for (int group = 0; group < GROUPS; group += 2) {
+        sum += v[group] = power_of_two<Type::WEIGHT_DEGREE>(v[group]);
+        other += v[group + 1] = power_of_two<Type::WEIGHT_DEGREE>(v[group + 1]);
     }
-    queries.weight_scale[n] = Type::put_weights(weights, chunk.value_scales, seen, chunk.scores[n]);
-    queries.most[n] = peak;
-    bool below = Type::HAS_SCALES && top < before;  // so it is the chunk that shrinks
-    float shrunk = power_of_two<Type::WEIGHT_TERMS>(fill(below ? top - before : before - peak))[0];
-    if (below) {
-        queries.weight_scale[n] *= shrunk;
-        queries.total[n] += shrunk * sum_of(sums);
+    float shrunk = Type::HAS_SCALES ? whole_power_of_two(under - queries.base[n]) : 1.0f, *total = queries.total + n * LANES;
+    queries.weight_scale[n] = Type::put_weights(v, value_scales, seen, scores) * shrunk;
+    store(total, load(total) + (sum + other) * shrunk);
+}
+
+Seen seen_by(const AttentionCall& call, int64_t position, int64_t first) {
+    int64_t newest = position - first, oldest = call.window ? newest - call.window + 1 : 0;
+    return {static_cast<int>(oldest < 0 ? 0 : oldest < KEYS ? oldest : KEYS), static_cast<int>(newest < KEYS ? newest : KEYS - 1)};
+}
+
+// N queries from `query` on meet the chunk that begins at `first`: of its keys those that one of them sees.
+template <typename Type, int N>
+void meet(const AttentionCall& call, Queries& queries, int query, int64_t first, bool whole, Chunk<Type>& chunk) {
+    constexpr int PER_UNIT = Type::PER_UNIT;
+    Seen seen[N];
+    Units units = chunk.units;
+    if (whole) {
+        for (int n = 0; n < N; ++n) seen[n] = {0, KEYS - 1};
     } else {
-        queries.kept[n] = shrunk;
-        queries.total[n] = queries.total[n] * shrunk + sum_of(sums);
+        int oldest = KEYS, newest = -1;
+        for (int n = 0; n < N; ++n) {
+            seen[n] = seen_by(call, queries.position[query + n], first);
+            if (seen[n].oldest < oldest) oldest = seen[n].oldest;
+            if (seen[n].newest > newest) newest = seen[n].newest;
+        }
+        if (oldest / PER_UNIT > units.first) units.first = oldest / PER_UNIT;
+        if ((newest + PER_UNIT) / PER_UNIT < units.last) units.last = (newest + PER_UNIT) / PER_UNIT;
+        if (units.first >= units.last) return;
     }
-}
-
-// What is left of the sums so far, for types whose next sums begin at zero. (In one expression with these the compiler could
-// round it in either of two ways.)
-template <typename Type>
-inline void shrink(Queries& queries, int n) {
-    if (!Type::HAS_SCALES || queries.kept[n] == 1.0f) return;
-    float* output = queries.output + n * queries.width;
-    for (int d = 0; d < queries.width; d += LANES) store(output + d, load(output + d) * queries.kept[n]);
+    in_halves<VECTORS>(units.first * PER_UNIT / LANES, (units.last * PER_UNIT + LANES - 1) / LANES,
+                       [&](int group, auto M) { score<Type, N, M>(queries, query, group, chunk); });
+    if (call.softcap > 0)
+        for (int n = 0; n < N; ++n) cap(call, queries.scores[n]);
+    float factor = call.softcap > 0 ? LOG2_E : call.scale * LOG2_E;
+    for (int n = 0; n < N; ++n) weigh<Type>(factor, queries, query + n, seen[n], queries.scores[n], chunk.value_scales);
+    add_all_values<Type, N>(queries, query, call.layout.head_dim, units, chunk);
 }
 
 // The queries of one part, from the place `n` on; returns how many.
@@ -313,18 +204,19 @@ template <typename Type>
 int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n, Queries& queries) {
     int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim, begin = n;
     int64_t start = call.context_lens[part.row] - call.query_starts[part.row + 1];
-    for (int64_t token = part.first; token < part.last; ++token) {
-        const auto* from = static_cast<const typename Type::Value*>(call.query) + token * call.query_stride;
-        for (int head = kv_head * heads; head < (kv_head + 1) * heads; ++head, ++n) {
+    const auto* query = static_cast<const typename Type::Value*>(call.query) + kv_head * heads * head_dim;
+    for (int64_t token = part.first; token < part.last; ++token)
+        for (int d = 0; d < heads * head_dim; d += CACHE_LINE / sizeof(typename Type::Value)) prefetch(query + token * call.query_stride + d);
+    for (int64_t token = part.first; token < part.last; ++token)
+        for (int head = 0; head < heads; ++head, ++n) {
             int32_t* to = queries.values + n * queries.num_units;
             to[queries.num_units - 1] = 0;
-            queries.scale[n] = Type::put_query(from + head * head_dim, head_dim, to);
+            queries.scale[n] = Type::put_query(query + token * call.query_stride + head * head_dim, head_dim, to);
             for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
-            queries.most[n] = NEGATIVE_INFINITY;
-            queries.total[n] = 0;
+            store(queries.total + n * LANES, Floats{});
+            queries.base[n] = UNSEEN;
             queries.position[n] = call.causal ? start + token : call.context_lens[part.row] - 1;
         }
-    }
     return n - begin;
 }
 
@@ -335,27 +227,10 @@ void write_output(const AttentionCall& call, const Part& part, int kv_head, int 
     for (int n = 0; n < count; ++n) {
         int64_t row = (part.first + n / heads) * call.num_heads + kv_head * heads + n % heads;
         auto* to = static_cast<typename Type::Value*>(call.output) + row * head_dim;
+        float share = 1.0f / sum_of(load(queries.total + (begin + n) * LANES));
         for (int d = 0; d < queries.width; d += LANES)
-            store_part(to + d, load(queries.output + (begin + n) * queries.width + d) / queries.total[begin + n], head_dim - d);
+            store_part(to + d, load(queries.output + (begin + n) * queries.width + d) * share, head_dim - d);
     }
-}
-
-// Keys [low, end) of a row for a KV head, in chunks from `first` on.
-struct Keys {
-    int64_t row, first, low, end;
-    int kv_head;
-};
-
-// What a part's tokens see after the `shared` keys.
-Keys own_keys(const AttentionCall& call, const Part& part, int kv_head, int64_t shared) {
-    int64_t context = call.context_lens[part.row], start = context - call.query_starts[part.row + 1];
-    int64_t low = call.window ? largest<int64_t>(0, start + part.first - call.window + 1) : 0;
-    return {part.row, largest(low / KEYS * KEYS, shared), low, call.causal ? start + part.last : context, kv_head};
-}
-
-Keys first_keys(const AttentionCall& call, const Item& item) {
-    if (item.shared == 0) return own_keys(call, item.parts[0], item.kv_head, 0);
-    return {item.parts[0].row, 0, 0, item.shared, item.kv_head};
 }
 
 // Queries [begin, begin + count) meet keys; those `after` them come next.
@@ -366,14 +241,8 @@ void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int be
         const Keys& coming = first + KEYS < keys.end ? keys : after;
         int64_t next = first + KEYS < keys.end ? first + KEYS : after.first;
         chunk.next.template begin<Type>(call, coming.row, coming.kv_head, next, next + KEYS < coming.end ? next + KEYS : coming.end);
-        for (int group = 0; group < GROUPS; group += VECTORS)
-            in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { score<Type, N, VECTORS>(queries, n, group, chunk); });
-        for (int n = begin; n < begin + count; ++n) {
-            weigh<Type>(call, queries, n, first, chunk);
-            shrink<Type>(queries, n);
-        }
-        in_groups<QUERIES>(begin, begin + count,
-                           [&](int n, auto N) { add_all_values<Type, N>(queries, n, call.layout.head_dim, chunk); });
+        bool whole = seen_by(call, queries.position[begin], first).all() && seen_by(call, queries.position[begin + count - 1], first).all();
+        in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { meet<Type, N>(call, queries, n, first, whole, chunk); });
     }
 }
 
@@ -392,65 +261,23 @@ void attend(const AttentionCall& call, const Item& item, const Keys& after, Quer
     }
 }
 
-// Keys that both parts' rows begin with and that all of their tokens see, in whole chunks.
-int64_t common_keys(const AttentionCall& call, const Part& a, const Part& b) {
-    if (call.window || !call.causal || call.layout.block_size > KEYS || KEYS % call.layout.block_size) return 0;
-    auto seen = [&](const Part& part) { return call.context_lens[part.row] - call.query_starts[part.row + 1] + part.first + 1; };
-    int64_t most = largest<int64_t>(0, seen(a) < seen(b) ? seen(a) : seen(b)) / call.layout.block_size, count = 0;
-    const int64_t *table = call.block_tables + a.row * call.max_blocks, *other = call.block_tables + b.row * call.max_blocks;
-    while (count < most && table[count] == other[count]) ++count;
-    return count * call.layout.block_size / KEYS * KEYS;
-}
-
-std::vector<Part> parts_of(const AttentionCall& call) {
-    int tokens = largest(1, MAX_QUERIES / (call.num_heads / call.layout.num_kv_heads));
-    std::vector<Part> parts;
-    for (int64_t row = 0; row < call.num_rows; ++row)
-        for (int64_t last = call.query_starts[row + 1]; last > call.query_starts[row]; last -= tokens)
-            parts.push_back({row, largest(call.query_starts[row], last - tokens), last});
-    return parts;
-}
-
-// Neighbours that share keys go together, as many as there is room for and as leave work for all members of the team.
-std::vector<Item> items_of(const AttentionCall& call, const std::vector<Part>& parts, const Team& team) {
-    int heads = call.num_heads / call.layout.num_kv_heads, num_parts = static_cast<int>(parts.size());
-    int pieces = (2 * team.size + call.layout.num_kv_heads - 1) / call.layout.num_kv_heads, most = (num_parts + pieces - 1) / pieces;
-    std::vector<Item> items;
-    for (int first = 0; first < num_parts;) {
-        int64_t shared = 0, tokens = parts[first].last - parts[first].first;
-        int last = first + 1;
-        for (; last < num_parts && last - first < most; ++last) {
-            tokens += parts[last].last - parts[last].first;
-            int64_t common = tokens * heads <= MAX_QUERIES ? common_keys(call, parts[first], parts[last]) : 0;
-            // A row that shares far less would let the others read theirs again.
-            if (common == 0 || 2 * common < shared) break;
-            shared = last == first + 1 || common < shared ? common : shared;
-        }
-        for (int kv_head = 0; kv_head < call.layout.num_kv_heads; ++kv_head)
-            items.push_back({&parts[first], last - first, kv_head, shared});
-        first = last;
-    }
-    return items;
-}
-
 template <typename Type>
 void attention(const AttentionCall& call, const Team& team) {
-    std::vector<Part> parts = parts_of(call);
-    std::vector<Item> items = items_of(call, parts, team);
+    AttentionItems items(call, team.size);
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT;
     int width = (head_dim + LANES - 1) / LANES * LANES;
-    std::vector<Line> lines(num_lines(MAX_QUERIES * (width + num_units)) + 2 * num_lines(KEYS * head_dim) + 2);
+    std::vector<Line> lines(num_lines(MAX_QUERIES * (width + LANES + num_units)) + 2 * num_lines(KEYS * head_dim) + 2);
     Queries queries;
     Chunk<Type> chunk;
     queries.width = width;
     queries.num_units = num_units;
     queries.output = lines.data()->lanes;
-    queries.values = reinterpret_cast<int32_t*>(queries.output + MAX_QUERIES * width);
+    queries.total = queries.output + MAX_QUERIES * width;
+    queries.values = reinterpret_cast<int32_t*>(queries.total + MAX_QUERIES * LANES);
     chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + MAX_QUERIES * num_units);
     chunk.copied_values = chunk.copied_keys + KEYS * num_units;
-    int64_t num_items = static_cast<int64_t>(items.size());
-    hand_out(team, num_items, 1, [&](int64_t i) {
-        Keys after = i + 1 < num_items ? first_keys(call, items[i + 1]) : Keys{};
+    hand_out(team, items.size(), 1, [&](int64_t i) {
+        Keys after = i + 1 < items.size() ? first_keys(call, items[i + 1]) : Keys{};
         attend<Type>(call, items[i], after, queries, chunk);
     });
 }

@@ -6,12 +6,12 @@
 
 #include <cmath>
 
+#include "attention_items.h"
 #include "units.h"
 
 namespace quire::QUIRE_ISA {
 
-constexpr int KEYS = 64;              // of a chunk
-constexpr int GROUPS = KEYS / LANES;  // registers that hold a number of each key
+constexpr int GROUPS = KEYS / LANES;  // registers that hold a number of each of a chunk's keys
 
 inline void store_weights(float* to, Floats weights) { store(to, weights); }
 
@@ -71,15 +71,15 @@ struct ValueScales {
     }
 };
 
-// `Number` is Float32 or PairOfBFloat16; a weight has so many `TERMS` (power_of_two).
-template <typename Number, int TERMS>
+// `Number` is Float32 or PairOfBFloat16; a weight has a polynomial of this `DEGREE` (power_of_two).
+template <typename Number, int DEGREE>
 struct KVNumbers {
     using Value = typename Number::Value;   // of queries and outputs
     using Stored = typename Number::Value;  // of the cache
     using Unit = int32_t;
     using Sums = Floats;
     static constexpr int PER_UNIT = Number::PER_UNIT;
-    static constexpr int WEIGHT_TERMS = TERMS;
+    static constexpr int WEIGHT_DEGREE = DEGREE;
     static constexpr bool HAS_SCALES = false;
 
     static Ints read(const Unit* from) { return load_units(from); }
@@ -101,7 +101,7 @@ struct KVNumbers {
         for (int group = 0; group < GROUPS; ++group) store_weights(reinterpret_cast<Value*>(to) + group * LANES, weights[group]);
         return 1.0f;
     }
-    static Sums first_sums(const float* output, float kept) { return load(output) * kept; }
+    static Sums first_sums(const float* output) { return load(output); }
     static Floats last_sums(Sums sums, const float*, float) { return sums; }
 };
 
@@ -113,7 +113,7 @@ struct KVCodes {
     using Unit = int16_t;
     using Sums = Ints;
     static constexpr int PER_UNIT = 2;
-    static constexpr int WEIGHT_TERMS = 5;
+    static constexpr int WEIGHT_DEGREE = 4;
     static constexpr bool HAS_SCALES = true;
 
     // Two codes a lane become two int16.
@@ -173,13 +173,13 @@ struct KVCodes {
             store(reinterpret_cast<int16_t*>(to) + group * LANES, weights[group] * load(factors + group * LANES));
         return scale;
     }
-    static Sums first_sums(const float*, float) { return Sums{}; }
+    static Sums first_sums(const float*) { return Sums{}; }
     static Floats last_sums(Sums sums, const float* output, float weight_scale) {
         return load(output) + __builtin_convertvector(sums, Floats) * weight_scale;
     }
 };
 
-using InFloat32 = KVNumbers<Float32, 7>;
-using InBFloat16 = KVNumbers<PairOfBFloat16, 4>;  // whose rounding is 2^-9
+using InFloat32 = KVNumbers<Float32, 6>;
+using InBFloat16 = KVNumbers<PairOfBFloat16, 3>;  // whose rounding is 2^-9
 
 }  // namespace quire::QUIRE_ISA

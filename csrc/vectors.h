@@ -32,7 +32,7 @@ struct BFloat16 {
     uint16_t bits;
 };
 
-inline Floats fill(float x) { return Floats{} + x; }
+inline Floats fill(float x) { return x - Floats{}; }  // not a sum: -0 + 0 is another number, so that would be computed
 
 inline Floats load(const float* from) {
     Floats v;
@@ -181,27 +181,66 @@ inline Floats exp_of_negative(Floats x) {
     return x < SMALLEST ? Floats{} : y;
 }
 
-// 2^x for x <= 0: 2^n 2^r with |r| <= 1/2, 2^r by so many terms of its series after the first. Below -1000: 0.
-template <int TERMS>
-inline Floats power_of_two(Floats x) {
-    constexpr float FACTORS[] = {1.0f,          0.693147180f,   0.240226507f,   0.0555041087f,
-                                 0.00961812911f, 0.00133335581f, 1.54035304e-4f, 1.52527338e-5f};
-    Floats bounded = max(x, fill(-1000.0f));
+// a * b - c, in one rounding wherever a processor has that: where the compiler chose, it could differ between two uses.
+inline Floats multiply_subtract(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
-    Floats n = (Floats)_mm512_maskz_roundscale_ps(0xffff, (__m512)bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return (Floats)_mm512_fmsub_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    return (Floats)_mm256_fmsub_ps((__m256)a, (__m256)b, (__m256)c);
 #else
-    bounded = max(bounded, fill(-126.0f));
-    Floats n = (bounded + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23
+    return a * b - c;
 #endif
-    Floats r = bounded - n, p = fill(FACTORS[TERMS]);
-    for (int term = TERMS - 1; term >= 0; --term) p = p * r + FACTORS[term];
+}
+
+inline bool any_above(Floats v, float bound) {
 #if defined(__AVX512F__)
-    return (Floats)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
+    return _mm512_cmp_ps_mask((__m512)v, (__m512)fill(bound), _CMP_GT_OQ) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)v, (__m256)fill(bound), _CMP_GT_OQ)) != 0;
 #else
-    Floats y = p * (Floats)((__builtin_convertvector(n, Ints) + 127) << 23);
+    return max_of((Ints)(v > bound) & 1) != 0;
+#endif
+}
+
+// 2^r for r in [0, 1] with the least largest error, 9e-5, 3e-6 and 2e-9 of it, of the polynomials that are exactly 1 at 0.
+template <int DEGREE>
+struct PowerFactors;
+template <>
+struct PowerFactors<3> {
+    static constexpr float VALUES[] = {1.0f, 0.695116818f, 0.22764498f, 0.0770670548f};
+};
+template <>
+struct PowerFactors<4> {
+    static constexpr float VALUES[] = {1.0f, 0.693044841f, 0.241280213f, 0.0522424728f, 0.0134266857f};
+};
+template <>
+struct PowerFactors<6> {
+    static constexpr float VALUES[] = {1.0f, 0.693147063f, 0.240229309f, 0.0554852821f, 0.00967545155f, 0.00124678458f, 2.16129163e-4f};
+};
+
+// 2^x for x < 128: 2^n 2^r, n the next whole number below, 2^r by a polynomial. Far below the smallest normal number: 0.
+template <int DEGREE>
+inline Floats power_of_two(Floats x) {
+    constexpr const float* FACTORS = PowerFactors<DEGREE>::VALUES;
+#if defined(__AVX512F__)
+    Floats r = (Floats)_mm512_maskz_reduce_ps(0xffff, (__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#else
+    Floats above = max(x, fill(-126.0f));
+    Ints exponent = __builtin_convertvector(above + 127.0f, Ints);
+    Floats r = above - __builtin_convertvector(exponent - 127, Floats);
+#endif
+    Floats p = fill(FACTORS[DEGREE]);
+    for (int term = DEGREE - 1; term >= 0; --term) p = p * r + FACTORS[term];
+#if defined(__AVX512F__)
+    return (Floats)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)x);  // which takes the whole number below itself
+#else
+    Floats y = p * (Floats)(exponent << 23);
     return x < -126.0f ? Floats{} : y;
 #endif
 }
+
+// 2^n for a whole number n < 128; below the smallest normal number 0.
+inline float whole_power_of_two(float n) { return !(n >= -126.0f) ? 0.0f : of_bits((static_cast<int32_t>(n) + 127) << 23); }
 
 template <int STEP, std::size_t... LANE>
 inline void exchange(Floats& upper, Floats& lower, std::index_sequence<LANE...>) {

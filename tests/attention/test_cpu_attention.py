@@ -139,6 +139,26 @@ def joined(first: Tokens, second: Tokens) -> Tokens:
     )
 
 
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("slope", [0.05, 0.2, -0.2])
+def test_scores_that_rise_or_fall_along_the_row(
+    slope: float, dtype: torch.dtype, kv_dtype: torch.dtype | None, instruction_set: str
+) -> None:
+    """By less than the 8 powers of two that a base waits for from chunk to chunk, or by 18."""
+    shape = make_shape(num_heads=9, num_kv_heads=3, head_dim=64)
+    row = make_tokens(shape, 300, seed=4, dtype=dtype)
+    row.query[..., 0] = 8
+    row.key[..., 0] = slope * (torch.arange(300)[:, None] - 150)
+    outputs = []
+    for steps in ([{0: 300}], [{0: 100}, {0: 199}, {0: 1}]):
+        paged = PagedRows(backend(instruction_set), shape, [row], block_size=16, kv_dtype=kv_dtype)
+        outputs += paged.run(steps)
+        assert_dense(paged, outputs[-1:], shape)
+    assert torch.equal(outputs[0], outputs[1])
+
+
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
 def test_another_rows_nan_stays_its_own(kv_dtype: torch.dtype | None) -> None:
     assert_nan_stays_its_own(CpuBackend(), kv_dtype)

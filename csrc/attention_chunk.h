@@ -1,0 +1,158 @@
+// A chunk of keys and values, found in the paged cache or copied from it.
+#pragma once
+
+#include "attention.h"
+#include "kv_types.h"
+
+namespace quire::QUIRE_ISA {
+
+constexpr int CACHE_LINE = 64;
+
+// K and V of the keys that come after a chunk, asked for a few lines at a time while that is computed: asked for all at once they
+// would fill the places for misses, and computing would wait for memory and memory for computing.
+class Asking {
+public:
+    // The blocks that hold positions [first, end); `bytes` of each belong to the head.
+    template <typename Type>
+    void begin(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t end) {
+        const KVLayout& layout = call.layout;
+        block_ = call.block_tables + row * call.max_blocks + first / layout.block_size;
+        last_ = block_ + (first < end && layout.panels(Type::PER_UNIT) ? (end - 1) / layout.block_size - first / layout.block_size + 1 : 0);
+        key_ = static_cast<const uint8_t*>(call.key) + layout.region(0, kv_head) * sizeof(typename Type::Stored);
+        value_ = static_cast<const uint8_t*>(call.value) + layout.region(0, kv_head) * sizeof(typename Type::Stored);
+        bytes_ = layout.head_size() * sizeof(typename Type::Stored);
+        block_bytes_ = bytes_ * layout.num_kv_heads;
+        at_ = 0;
+    }
+    void ask() {
+        if (block_ == last_) return;
+        int64_t from = *block_ * block_bytes_ + at_;
+        for (int line = 0; line < LINES; ++line) {
+            prefetch(key_ + from + line * CACHE_LINE);
+            prefetch(value_ + from + line * CACHE_LINE);
+        }
+        at_ += LINES * CACHE_LINE;
+        if (at_ >= bytes_) at_ = 0, ++block_;
+    }
+
+private:
+    static constexpr int LINES = 2;
+    const int64_t *block_, *last_;
+    const uint8_t *key_, *value_;
+    int64_t bytes_, block_bytes_, at_;
+};
+
+// [first, last), of tokens.
+struct Units {
+    int first, last;
+};
+
+// K and V of the chunk's positions, as units: pointers into the cache, or to copies.
+template <typename Type>
+struct Chunk {
+    using Unit = typename Type::Unit;
+    const Unit* keys[GROUPS];         // [num_units, LANES of `key_stride`]
+    const Unit* values[KEYS];         // [units of tokens], each [head_dim]
+    int64_t key_stride;
+    Units units;                      // of values: those before and after are not seen by any query
+    Unit* copied_keys;                // [num_units, KEYS]
+    Unit* copied_values;              // [KEYS, head_dim]
+    float key_scales[KEYS];
+    ValueScales value_scales;
+    Asking next;
+};
+
+template <typename Type>
+typename Type::Stored* as_values(typename Type::Unit* units) { return reinterpret_cast<typename Type::Stored*>(units); }
+
+// Of the keys [begin, end) of a chunk, and of others beside them; where there are none, zeros.
+template <typename Type, int STEP>
+void find_scales(const AttentionCall& call, const int64_t* table, int kv_head, int64_t first, int64_t begin, int64_t end, Chunk<Type>& chunk) {
+    const KVLayout& layout = call.layout;
+    for (int64_t key = 0; key < KEYS; key += STEP) {
+        float *key_scales = chunk.key_scales + key, *value_scales = chunk.value_scales.scales + key;
+        std::memset(key_scales, 0, STEP * sizeof(float));
+        std::memset(value_scales, 0, STEP * sizeof(float));
+        if (key + STEP <= begin || key >= end) continue;
+        int64_t at = layout.scale_at(STEP > 1, table[(first + key) / layout.block_size], (first + key) % layout.block_size, kv_head);
+        std::memcpy(key_scales, static_cast<const typename Type::Stored*>(call.key) + at, STEP * sizeof(float));
+        std::memcpy(value_scales, static_cast<const typename Type::Stored*>(call.value) + at, STEP * sizeof(float));
+    }
+    if (begin == 0 && end == KEYS) chunk.value_scales.prepare();
+}
+
+// Positions [low, high) of a chunk that begins at `first`, one by one. What lies outside becomes zero.
+template <typename Type>
+void copy_chunk(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk<Type>& chunk) {
+    constexpr int PER_UNIT = Type::PER_UNIT;
+    using Stored = typename Type::Stored;
+    using Unit = typename Type::Unit;
+    const KVLayout& layout = call.layout;
+    const int64_t* table = call.block_tables + row * call.max_blocks;
+    bool panels = layout.panels(PER_UNIT);
+    int num_units = (layout.head_dim + PER_UNIT - 1) / PER_UNIT;
+    std::memset(chunk.copied_keys, 0, sizeof(Unit) * num_units * KEYS);
+    std::memset(chunk.copied_values, 0, sizeof(Unit) * KEYS / PER_UNIT * layout.head_dim);
+    for (int64_t position = largest(first, low); position < high && position < first + KEYS; ++position) {
+        int64_t block = table[position / layout.block_size], place = position % layout.block_size, key = position - first;
+        for (int d = 0; d < layout.head_dim; ++d) {
+            int64_t from = layout.key_at(panels, PER_UNIT, block, place, kv_head, d);
+            as_values<Type>(chunk.copied_keys)[(d / PER_UNIT * KEYS + key) * PER_UNIT + d % PER_UNIT] = static_cast<const Stored*>(call.key)[from];
+            from = layout.value_at(panels, PER_UNIT, block, place, kv_head, d);
+            as_values<Type>(chunk.copied_values)[(key / PER_UNIT * layout.head_dim + d) * PER_UNIT + key % PER_UNIT] =
+                static_cast<const Stored*>(call.value)[from];
+        }
+    }
+    for (int group = 0; group < GROUPS; ++group) chunk.keys[group] = chunk.copied_keys + group * LANES;
+    for (int unit = 0; unit < KEYS / PER_UNIT; ++unit) chunk.values[unit] = chunk.copied_values + unit * layout.head_dim;
+    chunk.key_stride = KEYS;
+}
+
+// A unit of values of which only some tokens are seen: the others become zeros, for what lies there may be no number.
+template <typename Type>
+void copy_seen(int64_t begin, int64_t end, int unit, int head_dim, Chunk<Type>& chunk) {
+    constexpr int PER_UNIT = Type::PER_UNIT;
+    auto* copy = chunk.copied_values + unit * head_dim;
+    std::memcpy(copy, chunk.values[unit], sizeof *copy * head_dim);
+    for (int token = 0; token < PER_UNIT; ++token) {
+        int64_t key = unit * PER_UNIT + token;
+        if (key >= begin && key < end) continue;
+        for (int d = 0; d < head_dim; ++d) as_values<Type>(copy)[d * PER_UNIT + token] = {};
+    }
+    chunk.values[unit] = copy;
+}
+
+// Points into the cache where that holds panels; else copies.
+template <typename Type>
+void find(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk<Type>& chunk) {
+    constexpr int PER_UNIT = Type::PER_UNIT;
+    const KVLayout& layout = call.layout;
+    int64_t begin = largest(first, low) - first, end = high - first < KEYS ? high - first : KEYS;
+    chunk.units = {static_cast<int>(begin / PER_UNIT), static_cast<int>((end + PER_UNIT - 1) / PER_UNIT)};
+    bool panels = layout.panels(PER_UNIT);
+    const int64_t* table = call.block_tables + row * call.max_blocks;
+    if constexpr (Type::HAS_SCALES) {
+        if (panels) find_scales<Type, KEYS_PER_PANEL>(call, table, kv_head, first, begin, end, chunk);
+        else find_scales<Type, 1>(call, table, kv_head, first, begin, end, chunk);
+    }
+    if (!panels) return copy_chunk<Type>(call, row, kv_head, first, low, high, chunk);
+    auto region = [&](const void* cache, int64_t block) {
+        const auto* values = static_cast<const typename Type::Stored*>(cache) + layout.region(table[block], kv_head);
+        return reinterpret_cast<const typename Type::Unit*>(values);
+    };
+    chunk.key_stride = layout.block_size;
+    int64_t key = begin / KEYS_PER_PANEL * KEYS_PER_PANEL, block = (first + key) / layout.block_size, place = (first + key) % layout.block_size;
+    // Where no key is seen the scores are not looked at: any group that is there will do.
+    for (int group = 0; group < GROUPS; ++group) chunk.keys[group] = region(call.key, block) + place;
+    for (; key < end; key += KEYS_PER_PANEL) {
+        const auto *keys = region(call.key, block) + place, *values = region(call.value, block) + place / PER_UNIT * layout.head_dim;
+        for (int i = 0; i < KEYS_PER_PANEL / LANES; ++i) chunk.keys[key / LANES + i] = keys + i * LANES;
+        for (int i = 0; i < KEYS_PER_PANEL / PER_UNIT; ++i) chunk.values[key / PER_UNIT + i] = values + i * layout.head_dim;
+        place += KEYS_PER_PANEL;
+        if (place == layout.block_size) place = 0, ++block;
+    }
+    if (begin % PER_UNIT) copy_seen<Type>(begin, end, chunk.units.first, layout.head_dim, chunk);
+    if (end % PER_UNIT) copy_seen<Type>(begin, end, chunk.units.last - 1, layout.head_dim, chunk);
+}
+
+}  // namespace quire::QUIRE_ISA

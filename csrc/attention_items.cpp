@@ -1,0 +1,68 @@
+#include "attention_items.h"
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+// Keys that both parts' rows begin with and that all of their tokens see, in whole chunks.
+int64_t common_keys(const AttentionCall& call, const Part& a, const Part& b) {
+    int64_t block_size = call.layout.block_size;
+    if (call.window || !call.causal || block_size > KEYS || KEYS % block_size) return 0;
+    auto seen = [&](const Part& part) { return call.context_lens[part.row] - call.query_starts[part.row + 1] + part.first + 1; };
+    int64_t most = std::max<int64_t>(0, std::min(seen(a), seen(b))) / block_size, count = 0;
+    const int64_t *table = call.block_tables + a.row * call.max_blocks, *other = call.block_tables + b.row * call.max_blocks;
+    while (count < most && table[count] == other[count]) ++count;
+    return count * block_size / KEYS * KEYS;
+}
+
+std::vector<Part> parts_of(const AttentionCall& call) {
+    int tokens = std::max(1, MAX_QUERIES / (call.num_heads / call.layout.num_kv_heads));
+    std::vector<Part> parts;
+    for (int64_t row = 0; row < call.num_rows; ++row)
+        for (int64_t last = call.query_starts[row + 1]; last > call.query_starts[row]; last -= tokens)
+            parts.push_back({row, std::max(call.query_starts[row], last - tokens), last});
+    return parts;
+}
+
+// Neighbours that share keys go together, as many as there is room for and as leave work for all threads.
+std::vector<Item> items_of(const AttentionCall& call, const std::vector<Part>& parts, int num_threads) {
+    int heads = call.num_heads / call.layout.num_kv_heads, num_parts = static_cast<int>(parts.size());
+    int pieces = (2 * num_threads + call.layout.num_kv_heads - 1) / call.layout.num_kv_heads, most = (num_parts + pieces - 1) / pieces;
+    std::vector<Item> items;
+    for (int first = 0; first < num_parts;) {
+        int64_t shared = 0, tokens = parts[first].last - parts[first].first;
+        int last = first + 1;
+        for (; last < num_parts && last - first < most; ++last) {
+            tokens += parts[last].last - parts[last].first;
+            int64_t common = tokens * heads <= MAX_QUERIES ? common_keys(call, parts[first], parts[last]) : 0;
+            // A row that shares far less would let the others read theirs again.
+            if (common == 0 || 2 * common < shared) break;
+            shared = last == first + 1 ? common : std::min(common, shared);
+        }
+        for (int kv_head = 0; kv_head < call.layout.num_kv_heads; ++kv_head)
+            items.push_back({&parts[first], last - first, kv_head, shared});
+        first = last;
+    }
+    return items;
+}
+
+}  // namespace
+
+Keys own_keys(const AttentionCall& call, const Part& part, int kv_head, int64_t shared) {
+    int64_t context = call.context_lens[part.row], start = context - call.query_starts[part.row + 1];
+    int64_t low = call.window ? std::max<int64_t>(0, start + part.first - call.window + 1) : 0;
+    return {part.row, std::max(low / KEYS * KEYS, shared), low, call.causal ? start + part.last : context, kv_head};
+}
+
+Keys first_keys(const AttentionCall& call, const Item& item) {
+    if (item.shared == 0) return own_keys(call, item.parts[0], item.kv_head, 0);
+    return {item.parts[0].row, 0, 0, item.shared, item.kv_head};
+}
+
+AttentionItems::AttentionItems(const AttentionCall& call, int num_threads) : parts_(parts_of(call)), items_(items_of(call, parts_, num_threads)) {}
+AttentionItems::~AttentionItems() = default;
+int64_t AttentionItems::size() const { return static_cast<int64_t>(items_.size()); }
+const Item& AttentionItems::operator[](int64_t i) const { return items_[i]; }
+
+}  // namespace quire

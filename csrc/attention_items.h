@@ -1,0 +1,54 @@
+// How the attention of a step is divided among the members of a team.
+//
+// Compiled once, for every processor: nothing here may be inlined into an instruction set's files.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention.h"
+
+namespace quire {
+
+constexpr int KEYS = 64;         // of a chunk
+constexpr int MAX_QUERIES = 64;  // of an item, one for each token and head
+
+// Tokens [first, last) of one row of the step.
+struct Part {
+    int64_t row, first, last;
+};
+
+// Neighbouring parts, all of which see the `shared` keys that their rows begin with.
+struct Item {
+    const Part* parts;
+    int num_parts, kv_head;
+    int64_t shared;
+};
+
+// Keys [low, end) of a row for a KV head, in chunks from `first` on.
+struct Keys {
+    int64_t row, first, low, end;
+    int kv_head;
+};
+
+// What a part's tokens see after the `shared` keys.
+Keys own_keys(const AttentionCall& call, const Part& part, int kv_head, int64_t shared);
+
+// What an item begins with: the shared keys, or else the first part's own.
+Keys first_keys(const AttentionCall& call, const Item& item);
+
+class AttentionItems {
+public:
+    AttentionItems(const AttentionCall& call, int num_threads);
+    AttentionItems(const AttentionItems&) = delete;
+    ~AttentionItems();
+
+    int64_t size() const;
+    const Item& operator[](int64_t i) const;
+
+private:
+    std::vector<Part> parts_;
+    std::vector<Item> items_;
+};
+
+}  // namespace quire
