@@ -1,5 +1,6 @@
 // The Python module quire._native. Addresses and sizes come from quire/kernels/native.py, which checks them.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -11,12 +12,13 @@
 #include <vector>
 
 #include "amx.h"
-#include "kernels.h"
+#include "counts.h"
 #include "packing.h"
-#include "step_inputs.h"
 
 namespace nb = nanobind;
 using namespace quire;
+
+void bind_step_inputs(nb::module_& module);
 
 namespace {
 
@@ -116,10 +118,18 @@ T* at(uintptr_t address) {
 template <typename Call>
 void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& call, int64_t num_tokens = 0,
             Range weight = {nullptr, 0}) {
-    auto bound = [kernel, call](const Team& team) { kernel(call, team); };
-    if (program) return program->add(bound, num_tokens, weight);
+    auto part = [kernel, call](const Team& team, const std::optional<Counts>& counts) {
+        Call sized = call;
+        if (counts) resize(sized, *counts);
+        kernel(sized, team);
+    };
+    if (program) return program->add(part, num_tokens, weight);
     nb::gil_scoped_release released;
-    run_on_team(num_threads, bound);
+    run_on_team(num_threads, [&](const Team& team) { kernel(call, team); });
+}
+
+void run(Program& program, int num_threads, std::optional<std::pair<int64_t, int64_t>> counts) {
+    program.run(num_threads, counts ? std::optional(Counts{counts->first, counts->second}) : std::nullopt);
 }
 
 // What a second thread is worth: waking it takes as long as some thousand values.
@@ -290,19 +300,6 @@ void scale(Program* program, const std::string& isa, const Strided& x, const Str
     submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).scale, call, num_tokens);
 }
 
-void make_step_inputs(StepInputs* self, uintptr_t token_ids, uintptr_t positions, uintptr_t context_lens,
-                      const std::vector<std::pair<uintptr_t, uintptr_t>>& groups, int64_t max_blocks, int64_t block_size) {
-    new (self) StepInputs{at<int64_t>(token_ids), at<int64_t>(positions), at<int64_t>(context_lens), {}, max_blocks, block_size};
-    for (auto [block_tables, slots] : groups) self->groups.push_back({at<int64_t>(block_tables), at<int64_t>(slots)});
-}
-
-void fill_step_inputs(const StepInputs& self, uintptr_t tokens, int64_t max_tokens, const std::vector<uintptr_t>& tables,
-                      const std::vector<int64_t>& rows, const std::vector<int64_t>& starts) {
-    std::vector<const int64_t*> of_group;
-    for (uintptr_t table : tables) of_group.push_back(at<int64_t>(table));
-    self.fill(at<int64_t>(tokens), max_tokens, of_group, rows, starts);
-}
-
 bool pack_blocks_to_panels(const std::string& type, uintptr_t blocks, int64_t row_bytes, uintptr_t rows, int64_t num_rows,
                            int64_t num_blocks, uintptr_t panels, int64_t panel_bytes, int64_t header_offset, int num_threads) {
     nb::gil_scoped_release released;
@@ -316,7 +313,7 @@ NB_MODULE(_native, module) {
     module.doc() = "Native CPU kernels; quire.kernels.native is their face.";
     nb::class_<Program>(module, "Program")
         .def(nb::init<>())
-        .def("run", &Program::run, nb::arg("num_threads"), nb::call_guard<nb::gil_scoped_release>())
+        .def("run", &run, nb::arg("num_threads"), nb::arg("counts").none(), nb::call_guard<nb::gil_scoped_release>())
         .def("__len__", &Program::size);
     nb::enum_<Activation>(module, "Activation")
         .value("silu", Activation::silu)
@@ -389,11 +386,7 @@ NB_MODULE(_native, module) {
                nb::arg("token_ids"), nb::arg("largest"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_tokens"),
                nb::arg("num_threads"));
     module.def("most_likely_scratch", [](int64_t num_tokens) { return parts_of(num_tokens) * sizeof(Largest); }, "bytes a row");
-    nb::class_<StepInputs>(module, "StepInputs")
-        .def("__init__", &make_step_inputs, nb::kw_only(), nb::arg("token_ids"), nb::arg("positions"),
-             nb::arg("context_lens"), nb::arg("groups"), nb::arg("max_blocks"), nb::arg("block_size"))
-        .def("fill", &fill_step_inputs, nb::arg("tokens"), nb::arg("max_tokens"), nb::arg("tables"), nb::arg("rows"),
-             nb::arg("starts"));
+    bind_step_inputs(module);
     module.def("softcap", &softcap, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("cap"), nb::arg("bfloat16"), nb::arg("num_threads"));
 }

@@ -1,4 +1,4 @@
-// What a step's program reads, filled from the worker's tables: R rows that compute one token each.
+// What a step's program reads, filled from the worker's tables: T tokens of R rows, row after row.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,22 @@
 namespace quire {
 
 struct StepInputs {
-    // Where one KV group keeps the rows: [R, max_blocks], and the slot of each row's token.
+    // Where one KV group keeps the rows.
     struct Group {
-        int64_t* block_tables;
-        int64_t* slots;
+        int64_t* block_tables;  // [R, max_blocks]
+        int64_t* slots;         // [T]
     };
 
-    int64_t *token_ids, *positions, *context_lens;  // [R]
+    int64_t *token_ids, *positions;  // [T]
+    int64_t* query_starts;           // [R + 1]
+    int64_t* context_lens;           // [R]
     std::vector<Group> groups;
     int64_t max_blocks, block_size;
 
-    // Row i computes token starts[i] of row rows[i] of the tables: `tokens` [rows, max_tokens], and for each group
-    // [rows, max_blocks]. Of a block table only what the row has is copied.
+    // Row i computes counts[i] tokens from starts[i] on of row rows[i] of the tables: `tokens` [rows, max_tokens], and for each
+    // group [rows, max_blocks]. Of a block table only what the row has is copied.
     void fill(const int64_t* tokens, int64_t max_tokens, const std::vector<const int64_t*>& tables,
-              const std::vector<int64_t>& rows, const std::vector<int64_t>& starts) const;
+              const std::vector<int64_t>& rows, const std::vector<int64_t>& starts, const std::vector<int64_t>& counts) const;
 };
 
 }  // namespace quire

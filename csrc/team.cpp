@@ -257,12 +257,12 @@ void Program::add(Kernel kernel, int64_t num_tokens, Range weight) {
     steps_.push_back({std::move(kernel), num_tokens, weight, {nullptr, 0}});
 }
 
-void Program::run(int num_threads) {
+void Program::run(int num_threads, std::optional<Counts> counts) {
     int size = size_.choose(num_threads);
     auto begin = std::chrono::steady_clock::now();
-    auto waited = run_on_team(size, [this](const Team& team) {
+    auto waited = run_on_team(size, [&](const Team& team) {
         for (std::size_t i = 0; i < steps_.size(); ++i) {
-            steps_[i].kernel(team);
+            steps_[i].kernel(team, counts);
             if (i + 1 == steps_.size()) return;
             bool own = steps_[i].num_tokens > 0 && steps_[i].num_tokens == steps_[i + 1].num_tokens;
             if (!own) team.wait(steps_[i].next);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace quire {
@@ -77,16 +78,22 @@ private:
     std::chrono::nanoseconds slow_{0};    // what the whole team took
 };
 
-// Kernels in a row with their arguments, recorded once and run many times by one team: a step of a model.
+// Tokens of a step, and the rows that they belong to.
+struct Counts {
+    int64_t tokens, rows;
+};
+
+// Kernels in a row with their arguments, recorded once and run many times by one team: a step of a model. It is run whole, or for
+// the first so many of the tokens and rows that it was recorded for.
 class Program {
 public:
-    using Kernel = std::function<void(const Team&)>;
+    using Kernel = std::function<void(const Team&, const std::optional<Counts>&)>;
 
     // `num_tokens`: of a kernel that `share`s the tokens of a step and reads of other kernels only what concerns its own.
     // Neighbours of one number need not meet: each member finds what it wrote itself. Elsewhere 0.
     // `weight`: what the kernel `share`s and nobody changes.
     void add(Kernel kernel, int64_t num_tokens, Range weight);
-    void run(int num_threads);
+    void run(int num_threads, std::optional<Counts> counts);
     int64_t size() const { return static_cast<int64_t>(steps_.size()); }
 
 private:

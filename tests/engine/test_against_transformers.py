@@ -9,15 +9,9 @@ from pathlib import Path
 
 import pytest
 from benchmarks.oracle import load_transformers
-from benchmarks.quality import (
-    excerpts,
-    greedy_agreement,
-    oracle_logprobs,
-    perplexity,
-    quire_logprobs,
-    text_windows,
-    top1_agreement,
-)
+from benchmarks.peers.engines.quire import prompt_logprobs
+from benchmarks.peers.text import Text
+from benchmarks.quality import excerpts, greedy_agreement, oracle_logprobs, text_perplexity, top1_agreement
 
 from quire import LLM, SamplingParams
 
@@ -55,10 +49,11 @@ def test_perplexity_and_bfloat16(model: str) -> None:
     oracle = load_transformers(model)
     for dtype, tolerance in (("float32", 0.002), ("bfloat16", 0.02)):
         with LLM(model, dtype=dtype, max_model_len=4096, enable_prefix_caching=False) as llm:
-            tokens = llm.get_tokenizer().encode(TEXT)
-            windows = text_windows(tokens, llm.get_tokenizer().bos_token_id, 3)
-            assert perplexity(quire_logprobs(llm, windows)) == pytest.approx(
-                perplexity(oracle_logprobs(oracle, windows)), rel=tolerance
+            tokenizer = llm.get_tokenizer()
+            text = Text(tokenizer.encode(TEXT, add_special_tokens=False), tuple(tokenizer.encode("")))
+            windows = text.windows(512, 3 * 512)
+            assert text_perplexity(prompt_logprobs(llm, windows)) == pytest.approx(
+                text_perplexity(oracle_logprobs(oracle, windows)), rel=tolerance
             )
             agreement, _ = top1_agreement(llm, oracle, windows)
             assert agreement >= 0.97

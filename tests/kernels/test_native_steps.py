@@ -89,21 +89,30 @@ def test_inputs_are_gathered_from_the_tables(
     tables = [random.integers(1, 1000, (8, max_blocks)) for _ in range(num_groups)]
     rows = order[:num_rows]
     starts = [data.draw(st.integers(0, max_tokens - 1)) for _ in rows]
+    counts = [data.draw(st.integers(1, min(9, max_tokens - start))) for start in starts]
+    total, room = sum(counts), 6 * 9
 
     def poisoned(*shape: int) -> Array:
         return Array(np.full(shape, -7), DType.INT64)
 
-    token_ids, positions, context_lens = (poisoned(6) for _ in range(3))
-    groups = [(poisoned(6, max_blocks), poisoned(6)) for _ in tables]
-    StepInputs(token_ids, positions, context_lens, groups, block_size).fill(tokens, tables, rows, starts)
-    assert token_ids.stored.tolist() == [tokens[row, start] for row, start in zip(rows, starts, strict=True)] + [-7] * (
-        6 - num_rows
-    )
-    assert positions.stored[:num_rows].tolist() == starts
-    assert context_lens.stored[:num_rows].tolist() == [start + 1 for start in starts]
+    token_ids, positions, query_starts, context_lens = poisoned(room), poisoned(room), poisoned(7), poisoned(6)
+    groups = [(poisoned(6, max_blocks), poisoned(room)) for _ in tables]
+    inputs = StepInputs(token_ids, positions, query_starts, context_lens, groups, block_size)
+    inputs.fill(tokens, tables, rows, starts, counts)
+    spans = [(row, range(start, start + count)) for row, start, count in zip(rows, starts, counts, strict=True)]
+    assert token_ids.stored[:total].tolist() == [tokens[row, position] for row, span in spans for position in span]
+    assert positions.stored[:total].tolist() == [position for _, span in spans for position in span]
+    assert query_starts.stored[: num_rows + 1].tolist() == [0, *np.cumsum(counts)]
+    assert context_lens.stored[:num_rows].tolist() == [span.stop for _, span in spans]
     for (block_tables, slots), table in zip(groups, tables, strict=True):
-        for i, (row, start) in enumerate(zip(rows, starts, strict=True)):
-            used = start // block_size + 1
+        for i, (row, span) in enumerate(spans):
+            used = (span.stop - 1) // block_size + 1
             assert block_tables.stored[i, :used].tolist() == table[row, :used].tolist()
-            assert slots.stored[i] == table[row, start // block_size] * block_size + start % block_size
-        assert (slots.stored[num_rows:] == -7).all()
+            assert (block_tables.stored[i, used:] == -7).all()
+        assert slots.stored[:total].tolist() == [
+            table[row, position // block_size] * block_size + position % block_size
+            for row, span in spans
+            for position in span
+        ]
+        assert (slots.stored[total:] == -7).all()
+    assert (token_ids.stored[total:] == -7).all()

@@ -243,8 +243,9 @@ def new_recording(arena: Arena) -> Recording:
     return Recording(module().Program(), arena)
 
 
-def run(recording: Recording) -> None:
-    recording.program.run(thread_count())
+def run(recording: Recording, counts: tuple[int, int] | None = None) -> None:
+    """All that was recorded, or what concerns the first so many tokens, of the first so many rows."""
+    recording.program.run(thread_count(), counts)
 
 
 def _strided(x: Tensor) -> tuple[int, int, int]:

@@ -16,37 +16,48 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class StepInputs:
-    """The arrays that programs read, int64: token_ids, positions, context_lens [R], and for each KV group block_tables
-    [R, max blocks] and slots [R]. They have to stay where they are."""
+    """The arrays that programs read, int64: token_ids, positions [T], query_starts [R + 1], context_lens [R], and for each KV
+    group block_tables [R, max blocks] and slots [T]. They have to stay where they are."""
 
     def __init__(
         self,
         token_ids: Array,
         positions: Array,
+        query_starts: Array,
         context_lens: Array,
         groups: Sequence[tuple[Array, Array]],
         block_size: int,
     ) -> None:
-        arrays = [token_ids, positions, context_lens, *(array for group in groups for array in group)]
-        assert all(array.dtype == DType.INT64 and array.is_contiguous() for array in arrays)
-        assert len({array.shape[0] for array in arrays}) == 1
-        self._arrays = arrays
-        self._max_rows = len(token_ids)
+        of_tokens = [token_ids, positions, *(slots for _, slots in groups)]
+        of_rows = [context_lens, *(block_tables for block_tables, _ in groups)]
+        self._arrays = [*of_tokens, *of_rows, query_starts]
+        assert all(array.dtype == DType.INT64 and array.is_contiguous() for array in self._arrays)
+        self._max_tokens, self._max_rows = len(token_ids), len(context_lens)
+        assert all(len(array) == self._max_tokens for array in of_tokens)
+        assert all(len(array) == self._max_rows for array in of_rows)
+        assert len(query_starts) == self._max_rows + 1
         self._max_blocks = groups[0][0].shape[1]
         self._native = module().StepInputs(
             token_ids=token_ids.data_ptr(),
             positions=positions.data_ptr(),
+            query_starts=query_starts.data_ptr(),
             context_lens=context_lens.data_ptr(),
             groups=[(block_tables.data_ptr(), slots.data_ptr()) for block_tables, slots in groups],
             max_blocks=self._max_blocks,
             block_size=block_size,
         )
 
-    def fill(self, tokens: Int64Array, tables: Sequence[Int64Array], rows: list[int], starts: list[int]) -> None:
-        """Row i computes token starts[i] of row rows[i] of `tokens` [rows, max tokens] and `tables`, each [rows, max blocks]."""
-        assert len(rows) == len(starts) <= self._max_rows
+    def fill(
+        self, tokens: Int64Array, tables: Sequence[Int64Array], rows: list[int], starts: list[int], counts: list[int]
+    ) -> None:
+        """Row i computes counts[i] tokens from starts[i] on of row rows[i] of `tokens` [rows, max tokens] and `tables`, each
+        [rows, max blocks]."""
+        assert len(rows) == len(starts) == len(counts) <= self._max_rows
+        assert sum(counts) <= self._max_tokens
         assert all(table.shape[1] == self._max_blocks for table in tables)
-        self._native.fill(_address(tokens), tokens.shape[1], [_address(table) for table in tables], rows, starts)
+        self._native.fill(
+            _address(tokens), tokens.shape[1], [_address(table) for table in tables], rows, starts, counts
+        )
 
 
 def most_likely(logits: Array) -> tuple[Array, Array]:

@@ -51,7 +51,9 @@ class ModelRunner:
         block_size = kv_config.block_size
         self._eager = EagerSteps(model, kv, self._table, tensors, layer_groups, block_size)
         self._programs = (
-            StepPrograms(model, kv, self._table, layer_groups, block_size, max_model_len) if records_steps else None
+            StepPrograms(model, kv, self._table, layer_groups, block_size, max_num_seqs, max_model_len)
+            if records_steps
+            else None
         )
 
     def execute(self, plan: StepPlan) -> StepResult:

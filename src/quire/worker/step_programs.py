@@ -1,9 +1,10 @@
-"""Steps in which every row computes one token, run as programs that were recorded once (kernels/recording.py)."""
+"""Steps as programs that were recorded once and run for any number of tokens (kernels/recording.py)."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
@@ -22,20 +23,32 @@ from quire.worker.row_table import Row, RowTable
 
 logger = logging.getLogger("quire")
 
-MAX_ROWS = 64
-"""Beyond, the operators take so long that Python beside them does not matter, and every count would be one more program."""
+MAX_TOKENS = 512
+"""Beyond, the operators take so long that Python beside them does not matter."""
+MAX_ROWS_TO_LOGITS = 64
+"""Of rows that compute one token each: logits of more would take as much memory as all the rest."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepProgram:
-    """`step` holds the arrays that the program writes."""
+    """`whole` holds the arrays that the program writes; `steps` are their first rows, by how many there are."""
 
     recording: Recording
-    step: ComputedStep
+    whole: ComputedStep
+    steps: dict[int, ComputedStep] = field(default_factory=dict)
+
+    def step(self, query_starts: list[int]) -> ComputedStep:
+        """Of rows of one token each."""
+        num_rows = len(query_starts) - 1
+        found = self.steps.get(num_rows)
+        if found is None:
+            found = self.steps[num_rows] = _first_tokens(self.whole, query_starts)
+        return found
 
 
 class StepPrograms:
-    """One program for each number of rows, recorded when it is first wanted: from token ids to logits."""
+    """Two, each recorded when it is first wanted: one for rows of one token each, from token ids to the most likely tokens, and
+    one for any rows, to the hidden states."""
 
     def __init__(
         self,
@@ -44,6 +57,7 @@ class StepPrograms:
         table: RowTable,
         layer_groups: list[int],
         block_size: int,
+        max_num_seqs: int,
         max_model_len: int,
     ) -> None:
         self._model = model
@@ -51,9 +65,11 @@ class StepPrograms:
         self._table = table
         self._layer_groups = layer_groups
         self._block_size = block_size
+        self._max_rows = min(max_num_seqs, MAX_TOKENS)
         self._max_model_len = max_model_len
         self._max_blocks = -(-max_model_len // block_size)
-        self._programs: dict[int, StepProgram] = {}
+        self._decodes: StepProgram | None = None
+        self._chunks: StepProgram | None = None
         self._batch: ForwardBatch | None = None
         self._inputs: StepInputs | None = None
         self._arena = Arena()
@@ -61,77 +77,103 @@ class StepPrograms:
 
     def compute(self, plans: list[RowPlan], rows: list[Row]) -> ComputedStep | None:
         """None for a step that has to go through Python."""
-        num_rows = len(plans)
-        if not self._recordable or num_rows > MAX_ROWS or any(row_plan.num_tokens != 1 for row_plan in plans):
+        counts = [row_plan.num_tokens for row_plan in plans]
+        query_starts = [0, *accumulate(counts)]
+        num_tokens, num_rows = query_starts[-1], len(plans)
+        if not self._recordable or num_tokens > MAX_TOKENS or num_rows > self._max_rows:
             return None
-        program = self._programs.get(num_rows)
-        if program is None:
-            try:
-                program = self._programs[num_rows] = self._record(num_rows)
-            except NotRecordable as operator:
-                logger.info("Every step goes through Python: %s has no native kernel.", operator)
-                self._recordable = False
-                return None
+        decodes = num_tokens == num_rows <= MAX_ROWS_TO_LOGITS
+        try:
+            program = self._decode_program() if decodes else self._chunk_program()
+        except NotRecordable as operator:
+            logger.info("Every step goes through Python: %s has no native kernel.", operator)
+            self._recordable = False
+            return None
         assert self._inputs is not None
         table_rows, starts = [row.table_row for row in rows], [row_plan.start for row_plan in plans]
-        self._inputs.fill(self._table.tokens, self._table.tables, table_rows, starts)
-        native.run(program.recording)
-        return program.step
+        self._inputs.fill(self._table.tokens, self._table.tables, table_rows, starts, counts)
+        native.run(program.recording, (num_tokens, num_rows))
+        return program.step(query_starts) if decodes else _first_tokens(program.whole, query_starts)
 
-    def _record(self, num_rows: int) -> StepProgram:
-        batch = self._first_rows(num_rows)
-        recording = native.new_recording(self._arena)
-        with recording:
-            hidden = self._model.forward(batch, self._kv.layers)
-            logits = self._model.logits(hidden)
-            best = most_likely(logits)
-        return StepProgram(
-            recording,
-            ComputedStep(
+    def _decode_program(self) -> StepProgram:
+        if self._decodes is None:
+            batch = self._first(min(MAX_ROWS_TO_LOGITS, self._max_rows), min(MAX_ROWS_TO_LOGITS, self._max_rows))
+            recording = native.new_recording(self._arena)
+            with recording:
+                hidden = self._model.forward(batch, self._kv.layers)
+                logits = self._model.logits(hidden)
+                best = most_likely(logits)
+            whole = ComputedStep(
                 _lent(hidden), batch.query_starts, _lent(logits), MostLikely(*(array.stored for array in best))
-            ),
-        )
+            )
+            self._decodes = StepProgram(recording, whole)
+        return self._decodes
 
-    def _first_rows(self, num_rows: int) -> ForwardBatch:
-        """The arrays that a program for so many rows reads."""
+    def _chunk_program(self) -> StepProgram:
+        if self._chunks is None:
+            batch = self._first(MAX_TOKENS, self._max_rows)
+            recording = native.new_recording(self._arena)
+            with recording:
+                hidden = self._model.forward(batch, self._kv.layers)
+            self._chunks = StepProgram(recording, ComputedStep(_lent(hidden), batch.query_starts))
+        return self._chunks
+
+    def _first(self, num_tokens: int, num_rows: int) -> ForwardBatch:
+        """The arrays that a program for so many of both reads."""
         if self._batch is None:
             # Tables that grow would move.
             self._model.prepare(self._max_model_len)
             self._batch = self._make_batch()
-            groups = [(group.block_tables, group.slots) for group in self._batch.groups]
+            query_starts, context_lens = self._batch.scratch["cpu"]
             self._inputs = StepInputs(
-                self._batch.token_ids, self._batch.positions, self._batch.scratch["cpu"][1], groups, self._block_size
+                self._batch.token_ids,
+                self._batch.positions,
+                query_starts,
+                context_lens,
+                [(group.block_tables, group.slots) for group in self._batch.groups],
+                self._block_size,
             )
         whole = self._batch
         query_starts, context_lens = whole.scratch["cpu"]
         return ForwardBatch(
-            token_ids=whole.token_ids[:num_rows],
-            positions=whole.positions[:num_rows],
-            query_starts=whole.query_starts[: num_rows + 1],
+            token_ids=whole.token_ids[:num_tokens],
+            positions=whole.positions[:num_tokens],
+            query_starts=[*range(num_rows), num_tokens],
             context_lens=whole.context_lens[:num_rows],
-            groups=[RowBlocks(group.block_tables[:num_rows], group.slots[:num_rows]) for group in whole.groups],
+            groups=[RowBlocks(group.block_tables[:num_rows], group.slots[:num_tokens]) for group in whole.groups],
             layer_groups=self._layer_groups,
             scratch={"cpu": (query_starts[: num_rows + 1], context_lens[:num_rows])},
         )
 
     def _make_batch(self) -> ForwardBatch:
-        """For MAX_ROWS rows; a program for n rows reads the first n."""
+        """For the most that a program can do; one that does less reads the first of each."""
 
         def numbers(*shape: int) -> Array:
             return Array(np.zeros(shape, np.int64), DType.INT64)
 
         return ForwardBatch(
-            token_ids=numbers(MAX_ROWS),
-            positions=numbers(MAX_ROWS),
-            query_starts=list(range(MAX_ROWS + 1)),
-            context_lens=[self._max_model_len] * MAX_ROWS,
+            token_ids=numbers(MAX_TOKENS),
+            positions=numbers(MAX_TOKENS),
+            query_starts=[*range(self._max_rows), MAX_TOKENS],
+            context_lens=[self._max_model_len] * self._max_rows,
             groups=[
-                RowBlocks(numbers(MAX_ROWS, self._max_blocks), numbers(MAX_ROWS))
+                RowBlocks(numbers(self._max_rows, self._max_blocks), numbers(MAX_TOKENS))
                 for _ in range(max(self._layer_groups) + 1)
             ],
             layer_groups=self._layer_groups,
-            scratch={"cpu": (Array(np.arange(MAX_ROWS + 1), DType.INT64), numbers(MAX_ROWS))},
+            scratch={"cpu": (numbers(self._max_rows + 1), numbers(self._max_rows))},
         )
+
+
+def _first_tokens(whole: ComputedStep, query_starts: list[int]) -> ComputedStep:
+    count = query_starts[-1]
+    best = whole.most_likely
+    return ComputedStep(
+        whole.hidden[:count],
+        query_starts,
+        None if whole.logits is None else whole.logits[:count],
+        None if best is None else MostLikely(best.token_ids[:count], best.logits[:count]),
+    )
 
 
 def _lent(array: Array) -> Array:

@@ -1,0 +1,37 @@
+// StepInputs in the Python module.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include "step_inputs.h"
+
+namespace nb = nanobind;
+using namespace quire;
+
+namespace {
+
+int64_t* numbers_at(uintptr_t address) { return reinterpret_cast<int64_t*>(address); }
+
+void make_step_inputs(StepInputs* self, uintptr_t token_ids, uintptr_t positions, uintptr_t query_starts, uintptr_t context_lens,
+                      const std::vector<std::pair<uintptr_t, uintptr_t>>& groups, int64_t max_blocks, int64_t block_size) {
+    new (self) StepInputs{numbers_at(token_ids),    numbers_at(positions), numbers_at(query_starts),
+                          numbers_at(context_lens), {},                    max_blocks,               block_size};
+    for (auto [block_tables, slots] : groups) self->groups.push_back({numbers_at(block_tables), numbers_at(slots)});
+}
+
+void fill_step_inputs(const StepInputs& self, uintptr_t tokens, int64_t max_tokens, const std::vector<uintptr_t>& tables,
+                      const std::vector<int64_t>& rows, const std::vector<int64_t>& starts, const std::vector<int64_t>& counts) {
+    std::vector<const int64_t*> of_group;
+    for (uintptr_t table : tables) of_group.push_back(numbers_at(table));
+    self.fill(numbers_at(tokens), max_tokens, of_group, rows, starts, counts);
+}
+
+}  // namespace
+
+void bind_step_inputs(nb::module_& module) {
+    nb::class_<StepInputs>(module, "StepInputs")
+        .def("__init__", &make_step_inputs, nb::kw_only(), nb::arg("token_ids"), nb::arg("positions"),
+             nb::arg("query_starts"), nb::arg("context_lens"), nb::arg("groups"), nb::arg("max_blocks"), nb::arg("block_size"))
+        .def("fill", &fill_step_inputs, nb::arg("tokens"), nb::arg("max_tokens"), nb::arg("tables"), nb::arg("rows"),
+             nb::arg("starts"), nb::arg("counts"));
+}

@@ -1,0 +1,21 @@
+// How much of what a program was recorded for is computed when it runs.
+#pragma once
+
+#include "kernels.h"
+
+namespace quire {
+
+inline void resize(AttentionCall& call, const Counts& counts) { call.num_rows = counts.rows; }
+inline void resize(MostLikelyCall& call, const Counts& counts) { call.num_rows = counts.rows; }
+inline void resize(DenseCall& call, const Counts& counts) { call.rows.num_rows = counts.tokens; }
+inline void resize(QuantizedCall& call, const Counts& counts) { call.rows.num_rows = counts.tokens; }
+inline void resize(DenseRowsCall& call, const Counts& counts) { call.num_indices = counts.tokens; }
+inline void resize(PanelRowsCall& call, const Counts& counts) { call.num_indices = counts.tokens; }
+
+// Of what is done to each token by itself. What knows no tokens is not part of a step.
+template <typename Call>
+void resize(Call& call, const Counts& counts) {
+    if constexpr (requires { call.num_tokens; }) call.num_tokens = counts.tokens;
+}
+
+}  // namespace quire
