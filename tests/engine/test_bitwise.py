@@ -183,7 +183,8 @@ def test_layer_norm_ungated_activations_and_learned_positions(
             for num_neighbours, position in ((1, 0), (6, 4)):
                 assert among(llm, params, num_neighbours, position) == expected, (change, num_neighbours)
             programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
-            assert programs._programs, "its steps were not recorded"
+            assert programs._decodes is not None, "its steps were not recorded"
+            assert programs._chunks is not None
 
 
 @pytest.mark.nightly
