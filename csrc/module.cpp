@@ -292,15 +292,13 @@ void scale(Program* program, const std::string& isa, const Strided& x, const Str
 
 void make_step_inputs(StepInputs* self, uintptr_t token_ids, uintptr_t positions, uintptr_t context_lens,
                       const std::vector<std::pair<uintptr_t, uintptr_t>>& groups, int64_t max_blocks, int64_t block_size) {
-    new (self) StepInputs{at<int64_t>(token_ids), at<int64_t>(positions), at<int64_t>(context_lens), {}, max_blocks, block_size};
+    new (self) StepInputs{at<int64_t>(token_ids), at<int64_t>(positions), at<int64_t>(context_lens), {}, max_blocks, block_size, {}};
     for (auto [block_tables, slots] : groups) self->groups.push_back({at<int64_t>(block_tables), at<int64_t>(slots)});
 }
 
-void fill_step_inputs(const StepInputs& self, uintptr_t tokens, int64_t max_tokens, const std::vector<uintptr_t>& tables,
-                      const std::vector<int64_t>& rows, const std::vector<int64_t>& starts) {
-    std::vector<const int64_t*> of_group;
-    for (uintptr_t table : tables) of_group.push_back(at<int64_t>(table));
-    self.fill(at<int64_t>(tokens), max_tokens, of_group, rows, starts);
+void read_from_tables(StepInputs& self, uintptr_t tokens, int64_t max_tokens, const std::vector<uintptr_t>& blocks) {
+    self.tables = {at<int64_t>(tokens), max_tokens, {}};
+    for (uintptr_t table : blocks) self.tables.blocks.push_back(at<int64_t>(table));
 }
 
 bool pack_blocks_to_panels(const std::string& type, uintptr_t blocks, int64_t row_bytes, uintptr_t rows, int64_t num_rows,
@@ -392,8 +390,8 @@ NB_MODULE(_native, module) {
     nb::class_<StepInputs>(module, "StepInputs")
         .def("__init__", &make_step_inputs, nb::kw_only(), nb::arg("token_ids"), nb::arg("positions"),
              nb::arg("context_lens"), nb::arg("groups"), nb::arg("max_blocks"), nb::arg("block_size"))
-        .def("fill", &fill_step_inputs, nb::arg("tokens"), nb::arg("max_tokens"), nb::arg("tables"), nb::arg("rows"),
-             nb::arg("starts"));
+        .def("read_from", &read_from_tables, nb::arg("tokens"), nb::arg("max_tokens"), nb::arg("blocks"))
+        .def("fill", &StepInputs::fill, nb::arg("rows"), nb::arg("starts"));
     module.def("softcap", &softcap, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("cap"), nb::arg("bfloat16"), nb::arg("num_threads"));
 }

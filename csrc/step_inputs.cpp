@@ -4,15 +4,14 @@
 
 namespace quire {
 
-void StepInputs::fill(const int64_t* tokens, int64_t max_tokens, const std::vector<const int64_t*>& tables,
-                      const std::vector<int64_t>& rows, const std::vector<int64_t>& starts) const {
+void StepInputs::fill(const std::vector<int64_t>& rows, const std::vector<int64_t>& starts) const {
     for (std::size_t i = 0; i < rows.size(); ++i) {
         int64_t start = starts[i], block = start / block_size;
-        token_ids[i] = tokens[rows[i] * max_tokens + start];
+        token_ids[i] = tables.tokens[rows[i] * tables.max_tokens + start];
         positions[i] = start;
         context_lens[i] = start + 1;
         for (std::size_t g = 0; g < groups.size(); ++g) {
-            const int64_t* table = tables[g] + rows[i] * max_blocks;
+            const int64_t* table = tables.blocks[g] + rows[i] * max_blocks;
             std::memcpy(groups[g].block_tables + i * max_blocks, table, (block + 1) * sizeof *table);
             groups[g].slots[i] = table[block] * block_size + start % block_size;
         }

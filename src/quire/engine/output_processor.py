@@ -90,10 +90,11 @@ class RequestState:
         self._metrics = RequestMetrics(arrival_time=request.arrival_time)
         self._prompt_logprobs: list[LogprobsAtPosition | None] | None = None
         self._num_cached_tokens = 0
+        self._num_unfinished = len(self._samples)
 
     @property
     def finished(self) -> bool:
-        return all(sample.output.finished() for sample in self._samples)
+        return self._num_unfinished == 0
 
     def append(self, delta: SampleDelta) -> str | None:
         """Take in a delta; returns the stop string that ends that sample, if one was found."""
@@ -104,7 +105,9 @@ class RequestState:
         if delta.prompt_logprobs is not None:
             shaped = [shape_logprobs(self._tokenizer, position) for position in delta.prompt_logprobs]
             self._prompt_logprobs = [None, *shaped]
-        return sample.append(delta)
+        stop = sample.append(delta)
+        self._num_unfinished -= sample.output.finished()
+        return stop
 
     def output(self, changed: set[int]) -> RequestOutput | None:
         """What the caller gets now; None if the request asked for the end only and this is not it."""
@@ -126,6 +129,7 @@ class RequestState:
     def abort(self) -> RequestOutput | None:
         """End every running sample with the reason abort."""
         changed = {sample.output.index for sample in self._samples if sample.abort()}
+        self._num_unfinished = 0
         return self.output(changed)
 
     def _note_times(self, delta: SampleDelta) -> None:

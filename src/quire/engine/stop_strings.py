@@ -26,6 +26,11 @@ class StopStringMatcher:
         self._num_chars = 0
 
     @property
+    def watches(self) -> bool:
+        """Whether there is any stop string."""
+        return bool(self._stops)
+
+    @property
     def num_held(self) -> int:
         """Characters at the end of the text that may be the start of a stop string."""
         return max(self._matched, default=0)

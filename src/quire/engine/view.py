@@ -2,7 +2,7 @@
 
 With nobody watching a step costs one append to a bounded deque. While somebody watches, `take` measures its CPU time
 and waits until that is less than `MAX_SHARE` of the time that passed, however large the engine is; and it is called
-while compute is at work, so that the next step does not wait for it.
+when a step was submitted: where compute has a thread of its own, no step waits for it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class EngineView:
 
     def __init__(self, scheduler: Scheduler | EncodeScheduler) -> None:
         self.while_computing: Callable[[], None] = _nothing
-        """The engine calls it in each step while compute is at work: the time to call `take`."""
+        """The engine calls it in each step between submitting and collecting: the time to call `take`."""
         self._scheduler = scheduler
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS_KEPT)
         self._num_steps = 0

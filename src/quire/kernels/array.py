@@ -20,6 +20,7 @@ from quire.kernels.recording import NotRecordable, current_recording
 from quire.kernels.tensor import Numbers
 
 LINE = 64
+NOTHING_TO_ENTER = nullcontext()
 
 
 class Array:
@@ -192,4 +193,4 @@ class Arrays:
         return widened(tensor.stored, tensor.dtype)
 
     def computing(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+        return NOTHING_TO_ENTER

@@ -41,12 +41,20 @@ class StepInputs:
             max_blocks=self._max_blocks,
             block_size=block_size,
         )
+        self._tokens: Int64Array | None = None
+        self._tables: Sequence[Int64Array] = ()
 
     def fill(self, tokens: Int64Array, tables: Sequence[Int64Array], rows: list[int], starts: list[int]) -> None:
-        """Row i computes token starts[i] of row rows[i] of `tokens` [rows, max tokens] and `tables`, each [rows, max blocks]."""
+        """Row i computes token starts[i] of row rows[i] of `tokens` [rows, max tokens] and `tables`, each [rows, max blocks].
+
+        Their addresses are looked up when others come: that takes longer than all the rest.
+        """
         assert len(rows) == len(starts) <= self._max_rows
-        assert all(table.shape[1] == self._max_blocks for table in tables)
-        self._native.fill(_address(tokens), tokens.shape[1], [_address(table) for table in tables], rows, starts)
+        if tokens is not self._tokens or tables is not self._tables:
+            assert all(table.shape[1] == self._max_blocks for table in tables)
+            self._native.read_from(_address(tokens), tokens.shape[1], [_address(table) for table in tables])
+            self._tokens, self._tables = tokens, tables
+        self._native.fill(rows, starts)
 
 
 def most_likely(logits: Array) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
-from quire.core.step import RowPlan
+from quire.core.step import StepPlan
 from quire.kernels import native
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
@@ -59,10 +59,11 @@ class StepPrograms:
         self._arena = Arena()
         self._recordable = True
 
-    def compute(self, plans: list[RowPlan], rows: list[Row]) -> ComputedStep | None:
+    def compute(self, plan: StepPlan, rows: list[Row]) -> ComputedStep | None:
         """None for a step that has to go through Python."""
-        num_rows = len(plans)
-        if not self._recordable or num_rows > MAX_ROWS or any(row_plan.num_tokens != 1 for row_plan in plans):
+        num_rows = len(rows)
+        # A row has one token at least.
+        if plan.num_tokens != num_rows or num_rows > MAX_ROWS or not self._recordable:
             return None
         program = self._programs.get(num_rows)
         if program is None:
@@ -73,7 +74,7 @@ class StepPrograms:
                 self._recordable = False
                 return None
         assert self._inputs is not None
-        table_rows, starts = [row.table_row for row in rows], [row_plan.start for row_plan in plans]
+        table_rows, starts = [row.table_row for row in rows], [row_plan.start for row_plan in plan.rows]
         self._inputs.fill(self._table.tokens, self._table.tables, table_rows, starts)
         native.run(program.recording)
         return program.step
@@ -85,10 +86,14 @@ class StepPrograms:
             hidden = self._model.forward(batch, self._kv.layers)
             logits = self._model.logits(hidden)
             best = most_likely(logits)
+        # Without owners: a step is read before the next one, whose program may use the same memory.
+        hidden = Array(hidden.stored, hidden.dtype)
+        # To read a few numbers through numpy takes ten times as long.
+        token_ids, largest = (array.stored.data for array in best)
         return StepProgram(
             recording,
             ComputedStep(
-                _lent(hidden), batch.query_starts, _lent(logits), MostLikely(*(array.stored for array in best))
+                hidden, batch.query_starts, logits.stored, lambda: MostLikely(token_ids.tolist(), largest.tolist())
             ),
         )
 
@@ -132,8 +137,3 @@ class StepPrograms:
             layer_groups=self._layer_groups,
             scratch={"cpu": (Array(np.arange(MAX_ROWS + 1), DType.INT64), numbers(MAX_ROWS))},
         )
-
-
-def _lent(array: Array) -> Array:
-    """Without its owner: a step is read before the next one, whose program may use the same memory."""
-    return Array(array.stored, array.dtype)

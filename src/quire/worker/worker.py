@@ -21,7 +21,7 @@ class Worker:
         self._config = config
         if config.instruction_set is not None:
             native.use_instruction_set(config.instruction_set)
-        ops = select_ops(config.backend)
+        self._ops = ops = select_ops(config.backend)
         ops.use_num_threads(config.num_threads)
         self._tensors = ops.tensors
         dtype = ops.tensors.dtype(config.dtype)
@@ -50,4 +50,6 @@ class Worker:
 
     def execute(self, plan: StepPlan) -> StepResult:
         assert self._runner is not None, "allocate_kv_cache comes before the first step"
+        # Of the thread that asks: it may be another one each time, or another worker's too.
+        self._ops.use_num_threads(self._config.num_threads)
         return self._runner.execute(plan)
