@@ -91,22 +91,21 @@ class RequestState:
         self._prompt_logprobs: list[LogprobsAtPosition | None] | None = None
         self._num_cached_tokens = 0
         self._num_unfinished = len(self._samples)
-
-    @property
-    def finished(self) -> bool:
-        return self._num_unfinished == 0
+        self.finished = False
 
     def append(self, delta: SampleDelta) -> str | None:
         """Take in a delta; returns the stop string that ends that sample, if one was found."""
         sample = self._samples[delta.index]
-        if sample.output.finished():
+        if sample.output.finish_reason is not None:
             return None
         self._note_times(delta)
         if delta.prompt_logprobs is not None:
             shaped = [shape_logprobs(self._tokenizer, position) for position in delta.prompt_logprobs]
             self._prompt_logprobs = [None, *shaped]
         stop = sample.append(delta)
-        self._num_unfinished -= sample.output.finished()
+        if sample.output.finished():
+            self._num_unfinished -= 1
+            self.finished = self._num_unfinished == 0
         return stop
 
     def output(self, changed: set[int]) -> RequestOutput | None:
@@ -129,7 +128,7 @@ class RequestState:
     def abort(self) -> RequestOutput | None:
         """End every running sample with the reason abort."""
         changed = {sample.output.index for sample in self._samples if sample.abort()}
-        self._num_unfinished = 0
+        self.finished = True
         return self.output(changed)
 
     def _note_times(self, delta: SampleDelta) -> None:

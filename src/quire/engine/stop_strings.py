@@ -24,11 +24,8 @@ class StopStringMatcher:
         self._stops = [(stop, _borders(stop)) for stop in stops]
         self._matched = [0] * len(stops)
         self._num_chars = 0
-
-    @property
-    def watches(self) -> bool:
+        self.watches = bool(stops)
         """Whether there is any stop string."""
-        return bool(self._stops)
 
     @property
     def num_held(self) -> int:

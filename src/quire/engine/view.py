@@ -79,16 +79,14 @@ class EngineView:
 
     def note_step(self, plan: StepPlan, start_time: float, end_time: float) -> None:
         """A step was committed; times in monotonic seconds. Plain decode steps, by far the most, need no loop."""
-        num_decode = num_sampled = plan.num_rows
-        if plan.num_tokens != plan.num_rows or plan.new_rows:
+        num_rows = num_decode = num_sampled = plan.num_rows
+        if plan.num_tokens != num_rows or plan.new_rows:
             new = {row.seq_id for row in plan.new_rows}
             num_sampled = sum(row.samples for row in plan.rows)
             num_decode = sum(row.samples and row.num_tokens == 1 and row.seq_id not in new for row in plan.rows)
         num_prefill = plan.num_tokens - num_decode
         duration = end_time - start_time
-        self._steps.append(
-            StepRecord(plan.step_id, end_time, duration, num_prefill, num_decode, num_sampled, plan.num_rows)
-        )
+        self._steps.append(StepRecord(plan.step_id, end_time, duration, num_prefill, num_decode, num_sampled, num_rows))
         self._num_steps += 1
 
     def note_texts(self, plan: EncodePlan, start_time: float, end_time: float) -> None:

@@ -8,8 +8,8 @@ Shapes: R rows, V vocabulary, K kept tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +18,7 @@ Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 
 
-class MostLikely(NamedTuple):
+class MostLikely(msgspec.Struct, frozen=True):
     """The argmax of each row of [R, V], the lowest id where several are equal, and its logit: NaN where the row holds a NaN."""
 
     token_ids: list[int]

@@ -66,9 +66,13 @@ class Sampler:
         if not rows:
             return []
         best = best or most_likely(logits)
-        assert len(best.token_ids) == len(rows)
-        if all(row.takes_most_likely for row in rows) and all(map(isfinite, best.logits)):
-            return [SampledToken(token_id) for token_id in best.token_ids]
+        tokens = []
+        for row, token_id, logit in zip(rows, best.token_ids, best.logits, strict=True):
+            if not row.takes_most_likely or not isfinite(logit):
+                break
+            tokens.append(SampledToken(token_id))
+        else:
+            return tokens
         assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
         choices = _Choices(logits, rows, best)
         choices.process()

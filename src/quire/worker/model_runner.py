@@ -56,18 +56,19 @@ class ModelRunner:
         )
 
     def execute(self, plan: StepPlan) -> StepResult:
-        with self._tensors.computing():
-            return self._execute(plan)
-
-    def _execute(self, plan: StepPlan) -> StepResult:
+        """By way of `Tensors.computing`."""
         self._apply_changes(plan)
-        rows = [self._table.rows[row_plan.seq_id] for row_plan in plan.rows]
-        for row_plan, row in zip(plan.rows, rows, strict=True):
+        rows, results, sampling = [], [], []
+        for i, row_plan in enumerate(plan.rows):
+            row = self._table.rows[row_plan.seq_id]
+            rows.append(row)
+            results.append(RowResult(row_plan.seq_id, []))
             if row_plan.samples:
+                sampling.append(i)
                 row.sampling.prepare()
         step = self._compute(plan, rows)
-        results = [RowResult(row_plan.seq_id, []) for row_plan in plan.rows]
-        self._sample(plan.rows, rows, step, results)
+        if sampling:
+            self._sample(sampling, rows, step, results)
         self._prompt_logprobs(plan.rows, rows, step, results)
         return StepResult(plan.step_id, results)
 
@@ -90,10 +91,8 @@ class ModelRunner:
             self._kv.copy_blocks(plan.block_copies)
         self._changed_for = plan.step_id
 
-    def _sample(self, plans: list[RowPlan], rows: list[Row], step: ComputedStep, results: list[RowResult]) -> None:
-        sampling = [i for i, row_plan in enumerate(plans) if row_plan.samples]
-        if not sampling:
-            return
+    def _sample(self, sampling: list[int], rows: list[Row], step: ComputedStep, results: list[RowResult]) -> None:
+        """One token for each of these rows."""
         logits, best = self._logits(step, sampling)
         tokens = self._sampler.sample(logits, [rows[i].sampling for i in sampling], best)
         for i, token in zip(sampling, tokens, strict=True):
