@@ -15,15 +15,13 @@ int64_t* numbers_at(uintptr_t address) { return reinterpret_cast<int64_t*>(addre
 void make_step_inputs(StepInputs* self, uintptr_t token_ids, uintptr_t positions, uintptr_t query_starts, uintptr_t context_lens,
                       const std::vector<std::pair<uintptr_t, uintptr_t>>& groups, int64_t max_blocks, int64_t block_size) {
     new (self) StepInputs{numbers_at(token_ids),    numbers_at(positions), numbers_at(query_starts),
-                          numbers_at(context_lens), {},                    max_blocks,               block_size};
+                          numbers_at(context_lens), {},                    max_blocks,               block_size, {}};
     for (auto [block_tables, slots] : groups) self->groups.push_back({numbers_at(block_tables), numbers_at(slots)});
 }
 
-void fill_step_inputs(const StepInputs& self, uintptr_t tokens, int64_t max_tokens, const std::vector<uintptr_t>& tables,
-                      const std::vector<int64_t>& rows, const std::vector<int64_t>& starts, const std::vector<int64_t>& counts) {
-    std::vector<const int64_t*> of_group;
-    for (uintptr_t table : tables) of_group.push_back(numbers_at(table));
-    self.fill(numbers_at(tokens), max_tokens, of_group, rows, starts, counts);
+void read_from(StepInputs& self, uintptr_t tokens, int64_t max_tokens, const std::vector<uintptr_t>& blocks) {
+    self.tables = {numbers_at(tokens), max_tokens, {}};
+    for (uintptr_t table : blocks) self.tables.blocks.push_back(numbers_at(table));
 }
 
 }  // namespace
@@ -32,6 +30,6 @@ void bind_step_inputs(nb::module_& module) {
     nb::class_<StepInputs>(module, "StepInputs")
         .def("__init__", &make_step_inputs, nb::kw_only(), nb::arg("token_ids"), nb::arg("positions"),
              nb::arg("query_starts"), nb::arg("context_lens"), nb::arg("groups"), nb::arg("max_blocks"), nb::arg("block_size"))
-        .def("fill", &fill_step_inputs, nb::arg("tokens"), nb::arg("max_tokens"), nb::arg("tables"), nb::arg("rows"),
-             nb::arg("starts"), nb::arg("counts"));
+        .def("read_from", &read_from, nb::arg("tokens"), nb::arg("max_tokens"), nb::arg("blocks"))
+        .def("fill", &StepInputs::fill, nb::arg("rows"), nb::arg("starts"), nb::arg("counts"));
 }

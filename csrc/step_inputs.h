@@ -13,16 +13,23 @@ struct StepInputs {
         int64_t* slots;         // [T]
     };
 
+    // Where the worker keeps all rows: [rows, max_tokens], and for each group [rows, max_blocks].
+    struct Tables {
+        const int64_t* tokens;
+        int64_t max_tokens;
+        std::vector<const int64_t*> blocks;
+    };
+
     int64_t *token_ids, *positions;  // [T]
     int64_t* query_starts;           // [R + 1]
     int64_t* context_lens;           // [R]
     std::vector<Group> groups;
     int64_t max_blocks, block_size;
+    Tables tables{};
 
-    // Row i computes counts[i] tokens from starts[i] on of row rows[i] of the tables: `tokens` [rows, max_tokens], and for each
-    // group [rows, max_blocks]. Of a block table only what the row has is copied.
-    void fill(const int64_t* tokens, int64_t max_tokens, const std::vector<const int64_t*>& tables,
-              const std::vector<int64_t>& rows, const std::vector<int64_t>& starts, const std::vector<int64_t>& counts) const;
+    // Row i computes counts[i] tokens from starts[i] on of row rows[i] of the tables. Of a block table only what the row has is
+    // copied.
+    void fill(const std::vector<int64_t>& rows, const std::vector<int64_t>& starts, const std::vector<int64_t>& counts) const;
 };
 
 }  // namespace quire

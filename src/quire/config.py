@@ -222,5 +222,7 @@ class WorkerConfig:
     instruction_set: str | None = None
     """Of the native kernels; None: the fastest that works."""
     num_threads: int
+    own_thread: bool = True
+    """Computes on a thread of its own, not on the one that waits for its results."""
     max_num_seqs: int
     max_model_len: int

@@ -31,7 +31,7 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
 def check(logits: np.ndarray) -> None:
     token_ids, largest = most_likely(Array(logits, DType.FLOAT32))
     expected = most_likely_in_numpy(logits)
-    assert token_ids.stored.tolist() == expected.token_ids.tolist()
+    assert token_ids.stored.tolist() == expected.token_ids
     np.testing.assert_array_equal(largest.stored, expected.logits)
 
 

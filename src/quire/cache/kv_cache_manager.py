@@ -197,6 +197,8 @@ class KVCacheManager:
 
         One whose holder is gone does no harm: whoever has the destination now writes it before reading it.
         """
+        if not self._copies:
+            return []
         copies = [(source, destination) for destination, source in self._copies.items()]
         self._copies.clear()
         return copies

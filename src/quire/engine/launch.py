@@ -137,6 +137,8 @@ def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConf
         backend=resolved.backend,
         instruction_set=resolved.instruction_set,
         num_threads=resolved.num_threads,
+        # With one step in flight there is nothing to do beside it; torch has to stay on one thread.
+        own_thread=resolved.backend != "cpu" or resolved.scheduler.num_steps_in_flight > 1,
         max_num_seqs=resolved.scheduler.max_num_seqs,
         max_model_len=resolved.max_model_len,
     )

@@ -90,21 +90,23 @@ class RequestState:
         self._metrics = RequestMetrics(arrival_time=request.arrival_time)
         self._prompt_logprobs: list[LogprobsAtPosition | None] | None = None
         self._num_cached_tokens = 0
-
-    @property
-    def finished(self) -> bool:
-        return all(sample.output.finished() for sample in self._samples)
+        self._num_unfinished = len(self._samples)
+        self.finished = False
 
     def append(self, delta: SampleDelta) -> str | None:
         """Take in a delta; returns the stop string that ends that sample, if one was found."""
         sample = self._samples[delta.index]
-        if sample.output.finished():
+        if sample.output.finish_reason is not None:
             return None
         self._note_times(delta)
         if delta.prompt_logprobs is not None:
             shaped = [shape_logprobs(self._tokenizer, position) for position in delta.prompt_logprobs]
             self._prompt_logprobs = [None, *shaped]
-        return sample.append(delta)
+        stop = sample.append(delta)
+        if sample.output.finished():
+            self._num_unfinished -= 1
+            self.finished = self._num_unfinished == 0
+        return stop
 
     def output(self, changed: set[int]) -> RequestOutput | None:
         """What the caller gets now; None if the request asked for the end only and this is not it."""
@@ -126,6 +128,7 @@ class RequestState:
     def abort(self) -> RequestOutput | None:
         """End every running sample with the reason abort."""
         changed = {sample.output.index for sample in self._samples if sample.abort()}
+        self.finished = True
         return self.output(changed)
 
     def _note_times(self, delta: SampleDelta) -> None:

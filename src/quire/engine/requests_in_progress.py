@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from quire.core.embedding import EmbeddingDelta, EmbeddingRequest, PoolingRequestOutput
 from quire.core.outputs import BeamSearchOutput, BeamSearchSequence, RequestOutput
 from quire.core.request import Request
-from quire.core.wire import BeamDelta, Delta, SampleDelta
+from quire.core.wire import BeamDelta, Delta
 from quire.engine.embedding_outputs import aborted_output, pooling_output
 from quire.engine.output_processor import RequestState
 from quire.engine.tokenizer import Tokenizer
@@ -78,7 +78,9 @@ class RequestsInProgress:
             if isinstance(delta, BeamDelta):
                 digest.outputs.append((delta.request_id, self._beam_output(delta, state.request)))
                 continue
-            _append(state, delta, digest)
+            stop = state.append(delta)
+            if stop is not None and delta.finish_reason is None:
+                digest.stops.append((delta.request_id, delta.index, stop))
             changed.setdefault(delta.request_id, set()).add(delta.index)
         for request_id, indices in changed.items():
             state = self._states[request_id]
@@ -109,9 +111,3 @@ class RequestsInProgress:
                 for output, logprob, reason in delta.hypotheses
             ]
         )
-
-
-def _append(state: RequestState, delta: SampleDelta, digest: Digest) -> None:
-    stop = state.append(delta)
-    if stop is not None and delta.finish_reason is None:
-        digest.stops.append((delta.request_id, delta.index, stop))

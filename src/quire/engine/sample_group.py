@@ -34,17 +34,18 @@ class SampleGroup:
         return self._num_unfinished == 0
 
     def advance(self, update: RowUpdate) -> list[Delta]:
-        self._collect_prompt_logprobs(update)
+        if update.prompt_logprobs:
+            self._collect_prompt_logprobs(update.start, update.prompt_logprobs)
         sequence = update.sequence
         if not update.new_token_ids and not sequence.finished:
             return []
         if not self._forked:
             self._fork(sequence)
-        delta = self._delta(update)
-        failed = self._finish_unforked(sequence)
+        deltas: list[Delta] = [self._delta(update)]
         if sequence.finished:
+            deltas += self._finish_unforked(sequence)
             self._num_unfinished -= 1
-        return [delta, *failed]
+        return deltas
 
     def finish_sample(self, index: int, stop_reason: str) -> None:
         sequence = self._sequences.get(index)
@@ -76,7 +77,7 @@ class SampleGroup:
 
     def _finish_unforked(self, first: Sequence) -> list[Delta]:
         """The first sample failed before the others existed: they fail with it."""
-        if self._forked or not first.finished:
+        if self._forked:
             return []
         others = range(1, self._request.sampling_params.n)
         self._num_unfinished -= len(others)
@@ -86,11 +87,10 @@ class SampleGroup:
             for index in others
         ]
 
-    def _collect_prompt_logprobs(self, update: RowUpdate) -> None:
+    def _collect_prompt_logprobs(self, start: int, prompt_logprobs: list[TokenLogprobs]) -> None:
         """Chunks come in order; a preempted prompt starts again, and what it repeats is dropped."""
-        if update.prompt_logprobs:
-            skip = len(self._prompt_logprobs) - update.start
-            self._prompt_logprobs += update.prompt_logprobs[max(skip, 0) :]
+        skip = len(self._prompt_logprobs) - start
+        self._prompt_logprobs += prompt_logprobs[max(skip, 0) :]
 
     def _delta(self, update: RowUpdate) -> SampleDelta:
         sequence = update.sequence

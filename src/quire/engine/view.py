@@ -2,7 +2,7 @@
 
 With nobody watching a step costs one append to a bounded deque. While somebody watches, `take` measures its CPU time
 and waits until that is less than `MAX_SHARE` of the time that passed, however large the engine is; and it is called
-while compute is at work, so that the next step does not wait for it.
+when a step was submitted: where compute has a thread of its own, no step waits for it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class EngineView:
 
     def __init__(self, scheduler: Scheduler | EncodeScheduler) -> None:
         self.while_computing: Callable[[], None] = _nothing
-        """The engine calls it in each step while compute is at work: the time to call `take`."""
+        """The engine calls it in each step between submitting and collecting: the time to call `take`."""
         self._scheduler = scheduler
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS_KEPT)
         self._num_steps = 0
@@ -79,16 +79,14 @@ class EngineView:
 
     def note_step(self, plan: StepPlan, start_time: float, end_time: float) -> None:
         """A step was committed; times in monotonic seconds. Plain decode steps, by far the most, need no loop."""
-        num_decode = num_sampled = plan.num_rows
-        if plan.num_tokens != plan.num_rows or plan.new_rows:
+        num_rows = num_decode = num_sampled = plan.num_rows
+        if plan.num_tokens != num_rows or plan.new_rows:
             new = {row.seq_id for row in plan.new_rows}
             num_sampled = sum(row.samples for row in plan.rows)
             num_decode = sum(row.samples and row.num_tokens == 1 and row.seq_id not in new for row in plan.rows)
         num_prefill = plan.num_tokens - num_decode
         duration = end_time - start_time
-        self._steps.append(
-            StepRecord(plan.step_id, end_time, duration, num_prefill, num_decode, num_sampled, plan.num_rows)
-        )
+        self._steps.append(StepRecord(plan.step_id, end_time, duration, num_prefill, num_decode, num_sampled, num_rows))
         self._num_steps += 1
 
     def note_texts(self, plan: EncodePlan, start_time: float, end_time: float) -> None:

@@ -24,8 +24,7 @@ class CpuOps:
     def __init__(self) -> None:
         self.tensors: Tensors = Arrays()
 
-    def use_num_threads(self, count: int) -> None:
-        native.use_num_threads(count)
+    use_num_threads = staticmethod(native.use_num_threads)
 
     def embedding(self, token_ids: Array, weight: Array) -> Array:
         return native.gather(weight, token_ids)

@@ -46,18 +46,24 @@ class StepInputs:
             max_blocks=self._max_blocks,
             block_size=block_size,
         )
+        self._tokens: Int64Array | None = None
+        self._tables: Sequence[Int64Array] = ()
 
     def fill(
         self, tokens: Int64Array, tables: Sequence[Int64Array], rows: list[int], starts: list[int], counts: list[int]
     ) -> None:
         """Row i computes counts[i] tokens from starts[i] on of row rows[i] of `tokens` [rows, max tokens] and `tables`, each
-        [rows, max blocks]."""
+        [rows, max blocks].
+
+        Their addresses are looked up when others come: that takes longer than all the rest.
+        """
         assert len(rows) == len(starts) == len(counts) <= self._max_rows
         assert sum(counts) <= self._max_tokens
-        assert all(table.shape[1] == self._max_blocks for table in tables)
-        self._native.fill(
-            _address(tokens), tokens.shape[1], [_address(table) for table in tables], rows, starts, counts
-        )
+        if tokens is not self._tokens or tables is not self._tables:
+            assert all(table.shape[1] == self._max_blocks for table in tables)
+            self._native.read_from(_address(tokens), tokens.shape[1], [_address(table) for table in tables])
+            self._tokens, self._tables = tokens, tables
+        self._native.fill(rows, starts, counts)
 
 
 def most_likely(logits: Array) -> tuple[Array, Array]:

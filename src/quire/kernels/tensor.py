@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[Any]
+Plan = TypeVar("Plan")
+Result = TypeVar("Result")
 
 
 class Tensor(Protocol):
@@ -75,5 +76,5 @@ class Tensors(Protocol):
     def numbers(self, tensor: Any) -> npt.NDArray[np.float32]:
         """As float32; in the same memory where that is its dtype."""
 
-    def computing(self) -> AbstractContextManager[Any]:
-        """Entered around each step."""
+    def computing(self, step: Callable[[Plan], Result]) -> Callable[[Plan], Result]:
+        """What to call instead of `step`, which computes."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from quire.kernels.tensor import Numbers
+from quire.kernels.tensor import Numbers, Plan, Result
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
 
@@ -38,5 +37,6 @@ class TorchTensors:
         numbers: npt.NDArray[np.float32] = tensor.float().cpu().numpy()
         return numbers
 
-    def computing(self) -> AbstractContextManager[Any]:
-        return torch.inference_mode()
+    def computing(self, step: Callable[[Plan], Result]) -> Callable[[Plan], Result]:
+        inferring: Callable[[Plan], Result] = torch.inference_mode()(step)
+        return inferring

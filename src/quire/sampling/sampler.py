@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isfinite
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from quire.core.step import NOTHING_LEFT, TokenLogprobs
@@ -44,7 +44,7 @@ _NOTHING_LEFT = (
 )
 
 
-class SampledToken(NamedTuple):
+class SampledToken(msgspec.Struct, frozen=True):
     """One row's outcome. With an `error` nothing was sampled: `token_id` means nothing and there are no logprobs."""
 
     token_id: int
@@ -63,12 +63,17 @@ class Sampler:
         self, logits: Float32Array, rows: list[SamplingRow], best: MostLikely | None = None
     ) -> list[SampledToken]:
         """One outcome per row of logits, float32 [L, V]; the logits are left as they are. `best`: of these, if it is known."""
-        assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
         if not rows:
             return []
         best = best or most_likely(logits)
-        if all(row.takes_most_likely for row in rows) and all(map(isfinite, best.logits.tolist())):
-            return [SampledToken(token_id) for token_id in best.token_ids.tolist()]
+        tokens = []
+        for row, token_id, logit in zip(rows, best.token_ids, best.logits, strict=True):
+            if not row.takes_most_likely or not isfinite(logit):
+                break
+            tokens.append(SampledToken(token_id))
+        else:
+            return tokens
+        assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
         choices = _Choices(logits, rows, best)
         choices.process()
         for chunk in self._chunks(choices.to_draw(truncated=False)):
@@ -89,8 +94,8 @@ class _Choices:
         self._logits = logits
         self._rows = rows
         self._processed: dict[int, Float32Array] = {}
-        self._largest = best.logits.copy()
-        self._token_ids: list[int] = best.token_ids.tolist()
+        self._largest = np.array(best.logits, np.float32)
+        self._token_ids = best.token_ids.copy()
         self._errors: dict[int, str] = {}
         for i in np.flatnonzero(~np.isfinite(self._largest)).tolist():
             self._errors[i] = _NOT_FINITE.format(position=len(rows[i].token_ids))

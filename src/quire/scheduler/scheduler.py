@@ -215,8 +215,9 @@ class Scheduler:
         """Start waiting sequences, strictly in order, while sequences, tokens and blocks allow."""
         # Without chunks the first prompt of a step may exceed the budget; a long one would never run otherwise.
         whole_prompt_due = not self.config.enable_chunked_prefill
-        while self._waiting and len(self._running) < self.config.max_num_seqs and budget > 0:
-            sequence = self._waiting.sequences[0]
+        waiting = self._waiting.sequences
+        while waiting and len(self._running) < self.config.max_num_seqs and budget > 0:
+            sequence = waiting[0]
             if sequence.num_steps_in_flight or not self._guarantees.can_join(self._running.sequences, sequence):
                 return
             num_tokens = self._start(sequence, sequence.num_known if whole_prompt_due else budget)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
 from quire.kernels.tensor import Tensors
 from quire.models.registry import Model
-from quire.sampling.distribution import MostLikely
+from quire.sampling.distribution import Float32Array, MostLikely
 from quire.sampling.grammar import Grammars
 from quire.sampling.logprobs import prompt_logprobs
 from quire.sampling.sampler import Sampler
@@ -57,24 +56,25 @@ class ModelRunner:
         )
 
     def execute(self, plan: StepPlan) -> StepResult:
-        with self._tensors.computing():
-            return self._execute(plan)
-
-    def _execute(self, plan: StepPlan) -> StepResult:
+        """By way of `Tensors.computing`."""
         self._apply_changes(plan)
-        rows = [self._table.rows[row_plan.seq_id] for row_plan in plan.rows]
-        for row_plan, row in zip(plan.rows, rows, strict=True):
+        rows, results, sampling = [], [], []
+        for i, row_plan in enumerate(plan.rows):
+            row = self._table.rows[row_plan.seq_id]
+            rows.append(row)
+            results.append(RowResult(row_plan.seq_id, []))
             if row_plan.samples:
+                sampling.append(i)
                 row.sampling.prepare()
-        step = self._compute(plan.rows, rows)
-        results = [RowResult(row_plan.seq_id, []) for row_plan in plan.rows]
-        self._sample(plan.rows, rows, step, results)
+        step = self._compute(plan, rows)
+        if sampling:
+            self._sample(sampling, rows, step, results)
         self._prompt_logprobs(plan.rows, rows, step, results)
         return StepResult(plan.step_id, results)
 
-    def _compute(self, plans: list[RowPlan], rows: list[Row]) -> ComputedStep:
-        step = None if self._programs is None else self._programs.compute(plans, rows)
-        return self._eager.compute(plans, rows) if step is None else step
+    def _compute(self, plan: StepPlan, rows: list[Row]) -> ComputedStep:
+        step = None if self._programs is None else self._programs.compute(plan, rows)
+        return self._eager.compute(plan.rows, rows) if step is None else step
 
     def _apply_changes(self, plan: StepPlan) -> None:
         for seq_id in plan.released_seq_ids:
@@ -87,12 +87,10 @@ class ModelRunner:
         if plan.block_copies:
             self._kv.copy_blocks(plan.block_copies)
 
-    def _sample(self, plans: list[RowPlan], rows: list[Row], step: ComputedStep, results: list[RowResult]) -> None:
-        sampling = [i for i, row_plan in enumerate(plans) if row_plan.samples]
-        if not sampling:
-            return
-        logits, best = self._logits(step, [step.query_starts[i + 1] - 1 for i in sampling])
-        tokens = self._sampler.sample(self._tensors.numbers(logits), [rows[i].sampling for i in sampling], best)
+    def _sample(self, sampling: list[int], rows: list[Row], step: ComputedStep, results: list[RowResult]) -> None:
+        """One token for each of these rows."""
+        logits, best = self._logits(step, sampling)
+        tokens = self._sampler.sample(logits, [rows[i].sampling for i in sampling], best)
         for i, token in zip(sampling, tokens, strict=True):
             if token.error is not None:
                 results[i].error = token.error
@@ -102,13 +100,14 @@ class ModelRunner:
             if token.logprobs is not None:
                 results[i].logprobs = [token.logprobs]
 
-    def _logits(self, step: ComputedStep, tokens: list[int]) -> tuple[Any, MostLikely | None]:
-        """float32 [L, V] of so many tokens of the step, in order, and the most likely ones if they are known."""
-        if step.logits is None:
-            return self._model.logits(step.hidden[self._tensors.of(np.array(tokens))]), None
-        if len(tokens) == len(step.logits):
-            return step.logits, step.most_likely
-        return step.logits[np.array(tokens)], None
+    def _logits(self, step: ComputedStep, rows: list[int]) -> tuple[Float32Array, MostLikely | None]:
+        """[L, V] of the last tokens of these rows of the step, in order, and the most likely ones if they are known."""
+        if step.logits is not None and len(rows) == len(step.logits):
+            return step.logits, step.most_likely and step.most_likely()
+        tokens = np.array([step.query_starts[i + 1] - 1 for i in rows])
+        if step.logits is not None:
+            return step.logits[tokens], None
+        return self._tensors.numbers(self._model.logits(step.hidden[self._tensors.of(tokens)])), None
 
     def _prompt_logprobs(
         self, plans: list[RowPlan], rows: list[Row], step: ComputedStep, results: list[RowResult]

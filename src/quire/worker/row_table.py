@@ -34,8 +34,11 @@ class RowTable:
         self, config: KVCacheConfig, max_num_rows: int, max_model_len: int, grammars: Grammars | None = None
     ) -> None:
         self._grammars = grammars
+        self._max_model_len = max_model_len
         self._max_blocks = -(-max_model_len // config.block_size)
         self.tokens: Int64Array = np.zeros((max_num_rows, max_model_len), np.int64)
+        self._tokens = self.tokens.data
+        """The same, for single numbers: numpy needs ten times as long for each."""
         self.tables: list[Int64Array] = [np.zeros((max_num_rows, self._max_blocks), np.int64) for _ in config.groups]
         self._free_rows = list(range(max_num_rows - 1, -1, -1))
         self.rows: dict[int, Row] = {}
@@ -68,12 +71,13 @@ class RowTable:
         """A token sampled here. One past the context is legal (it is never computed) and not stored."""
         position = len(row.token_ids)
         row.token_ids.append(token_id)
-        if position < self.tokens.shape[1]:
-            self.tokens[row.table_row, position] = token_id
+        if position < self._max_model_len:
+            self._tokens[row.table_row, position] = token_id
 
     def _grow(self) -> None:
         """More rows than max_num_seqs exist for a moment when finished ones are not released yet."""
         old = self.tokens.shape[0]
         self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
+        self._tokens = self.tokens.data
         self.tables = [np.concatenate([table, np.zeros_like(table)]) for table in self.tables]
         self._free_rows = list(range(2 * old - 1, old - 1, -1))

@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
-from quire.core.step import RowPlan
+from quire.core.step import StepPlan
 from quire.kernels import native
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
@@ -31,19 +31,35 @@ MAX_ROWS_TO_LOGITS = 64
 
 @dataclass(slots=True)
 class StepProgram:
-    """`whole` holds the arrays that the program writes; `steps` are their first rows, by how many there are."""
+    """What it writes: hidden states, and perhaps the logits and most likely tokens of all of them."""
 
     recording: Recording
-    whole: ComputedStep
+    hidden: Array
+    logits: Array | None = None
+    best: tuple[Array, Array] | None = None
     steps: dict[int, ComputedStep] = field(default_factory=dict)
+    """Of rows of one token each, by how many there are."""
 
-    def step(self, query_starts: list[int]) -> ComputedStep:
-        """Of rows of one token each."""
-        num_rows = len(query_starts) - 1
-        found = self.steps.get(num_rows)
-        if found is None:
-            found = self.steps[num_rows] = _first_tokens(self.whole, query_starts)
-        return found
+    def chunks(self, query_starts: list[int]) -> ComputedStep:
+        return ComputedStep(self.hidden[: query_starts[-1]], query_starts)
+
+    def decodes(self, num_rows: int) -> ComputedStep:
+        step = self.steps.get(num_rows)
+        if step is None:
+            step = self.steps[num_rows] = self._decodes(num_rows)
+        return step
+
+    def _decodes(self, num_rows: int) -> ComputedStep:
+        assert self.logits is not None
+        assert self.best is not None
+        # To read a few numbers through numpy takes ten times as long.
+        token_ids, largest = (array.stored[:num_rows].data for array in self.best)
+        return ComputedStep(
+            self.hidden[:num_rows],
+            list(range(num_rows + 1)),
+            self.logits.stored[:num_rows],
+            lambda: MostLikely(token_ids.tolist(), largest.tolist()),
+        )
 
 
 class StepPrograms:
@@ -75,12 +91,10 @@ class StepPrograms:
         self._arena = Arena()
         self._recordable = True
 
-    def compute(self, plans: list[RowPlan], rows: list[Row]) -> ComputedStep | None:
+    def compute(self, plan: StepPlan, rows: list[Row]) -> ComputedStep | None:
         """None for a step that has to go through Python."""
-        counts = [row_plan.num_tokens for row_plan in plans]
-        query_starts = [0, *accumulate(counts)]
-        num_tokens, num_rows = query_starts[-1], len(plans)
-        if not self._recordable or num_tokens > MAX_TOKENS or num_rows > self._max_rows:
+        num_tokens, num_rows = plan.num_tokens, len(rows)
+        if num_tokens > MAX_TOKENS or num_rows > self._max_rows or not self._recordable:
             return None
         decodes = num_tokens == num_rows <= MAX_ROWS_TO_LOGITS
         try:
@@ -90,10 +104,11 @@ class StepPrograms:
             self._recordable = False
             return None
         assert self._inputs is not None
-        table_rows, starts = [row.table_row for row in rows], [row_plan.start for row_plan in plans]
+        table_rows, starts = [row.table_row for row in rows], [row_plan.start for row_plan in plan.rows]
+        counts = [row_plan.num_tokens for row_plan in plan.rows]
         self._inputs.fill(self._table.tokens, self._table.tables, table_rows, starts, counts)
         native.run(program.recording, (num_tokens, num_rows))
-        return program.step(query_starts) if decodes else _first_tokens(program.whole, query_starts)
+        return program.decodes(num_rows) if decodes else program.chunks([0, *accumulate(counts)])
 
     def _decode_program(self) -> StepProgram:
         if self._decodes is None:
@@ -103,10 +118,7 @@ class StepPrograms:
                 hidden = self._model.forward(batch, self._kv.layers)
                 logits = self._model.logits(hidden)
                 best = most_likely(logits)
-            whole = ComputedStep(
-                _lent(hidden), batch.query_starts, _lent(logits), MostLikely(*(array.stored for array in best))
-            )
-            self._decodes = StepProgram(recording, whole)
+            self._decodes = StepProgram(recording, _lent(hidden), _lent(logits), (_lent(best[0]), _lent(best[1])))
         return self._decodes
 
     def _chunk_program(self) -> StepProgram:
@@ -115,7 +127,7 @@ class StepPrograms:
             recording = native.new_recording(self._arena)
             with recording:
                 hidden = self._model.forward(batch, self._kv.layers)
-            self._chunks = StepProgram(recording, ComputedStep(_lent(hidden), batch.query_starts))
+            self._chunks = StepProgram(recording, _lent(hidden))
         return self._chunks
 
     def _first(self, num_tokens: int, num_rows: int) -> ForwardBatch:
@@ -163,17 +175,6 @@ class StepPrograms:
             layer_groups=self._layer_groups,
             scratch={"cpu": (numbers(self._max_rows + 1), numbers(self._max_rows))},
         )
-
-
-def _first_tokens(whole: ComputedStep, query_starts: list[int]) -> ComputedStep:
-    count = query_starts[-1]
-    best = whole.most_likely
-    return ComputedStep(
-        whole.hidden[:count],
-        query_starts,
-        None if whole.logits is None else whole.logits[:count],
-        None if best is None else MostLikely(best.token_ids[:count], best.logits[:count]),
-    )
 
 
 def _lent(array: Array) -> Array:

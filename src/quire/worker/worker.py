@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quire.config import WorkerConfig
@@ -21,7 +23,7 @@ class Worker:
         self._config = config
         if config.instruction_set is not None:
             native.use_instruction_set(config.instruction_set)
-        ops = select_ops(config.backend)
+        self._ops = ops = select_ops(config.backend)
         ops.use_num_threads(config.num_threads)
         self._tensors = ops.tensors
         dtype = ops.tensors.dtype(config.dtype)
@@ -31,6 +33,7 @@ class Worker:
                 checkpoint, dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
             )
         self._runner: ModelRunner | None = None
+        self._execute: Callable[[StepPlan], StepResult] | None = None
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         kv = KVCache(config, self._model.config.num_layers, self._tensors, self._config.kv_cache_dtype)
@@ -47,7 +50,10 @@ class Worker:
             grammars,
             records_steps=self._config.backend == "cpu" and not self._config.enforce_eager,
         )
+        self._execute = self._tensors.computing(self._runner.execute)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        assert self._runner is not None, "allocate_kv_cache comes before the first step"
-        return self._runner.execute(plan)
+        assert self._execute is not None, "allocate_kv_cache comes before the first step"
+        # Of the thread that asks: it may be another one each time, or another worker's too.
+        self._ops.use_num_threads(self._config.num_threads)
+        return self._execute(plan)

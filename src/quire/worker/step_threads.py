@@ -1,0 +1,113 @@
+"""On which thread of this process a worker computes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
+from typing import Generic, Protocol, TypeVar
+
+Plan = TypeVar("Plan")
+Result = TypeVar("Result")
+Answer = TypeVar("Answer")
+
+
+class StepThread(Protocol[Plan, Result]):
+    """Calls the worker, in the order it is told to."""
+
+    def run(self, function: Callable[[], Answer]) -> Answer:
+        """Call it, and wait."""
+
+    def submit(self, execute: Callable[[Plan], Result], plan: Plan) -> None:
+        """Queue one step."""
+
+    def collect(self) -> Result:
+        """The result of the oldest step. Raises what the step raised."""
+
+    def shutdown(self) -> None: ...
+
+
+class OwnThread(Generic[Plan, Result]):
+    """Lets control plan while the worker computes.
+
+    All of torch runs on it, loading included: OpenMP keeps a team of threads for each thread that computes, and with two
+    teams on the cores of one, idle threads go to sleep after every operator instead of waiting for the next.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "quire-worker")
+        self._results: deque[Future[Result]] = deque()
+
+    def run(self, function: Callable[[], Answer]) -> Answer:
+        """What fails here ends the thread."""
+        try:
+            return self._thread.submit(function).result()
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
+
+    def submit(self, execute: Callable[[Plan], Result], plan: Plan) -> None:
+        self._results.append(self._thread.submit(execute, plan))
+
+    def collect(self) -> Result:
+        result = self._results[0].result()
+        self._results.popleft()
+        return result
+
+    def shutdown(self) -> None:
+        self._thread.shutdown(wait=True)
+        self._results.clear()
+
+
+class CallersThread(Generic[Plan, Result]):
+    """The thread that waits for a step computes it: none has to be woken, which takes as long as all of control (docs/lab.md).
+
+    Ctrl-C waits for the end of the step, whose result is kept for whoever asks next.
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[Callable[[Plan], Result], Plan]] = deque()
+        self._results: deque[Result] = deque()
+
+    def run(self, function: Callable[[], Answer]) -> Answer:
+        return function()
+
+    def submit(self, execute: Callable[[Plan], Result], plan: Plan) -> None:
+        self._steps.append((execute, plan))
+
+    def collect(self) -> Result:
+        if not self._results:
+            execute, plan = self._steps[0]
+            with InterruptLater():
+                self._results.append(execute(plan))
+                self._steps.popleft()
+        return self._results.popleft()
+
+    def shutdown(self) -> None:
+        self._steps.clear()
+        self._results.clear()
+
+
+class InterruptLater:
+    """Inside, Ctrl-C does not raise; at the end it does. A program's own handler of the signal is left in place."""
+
+    def __enter__(self) -> None:
+        self._came = False
+        self._deferred = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        if self._deferred:
+            signal.signal(signal.SIGINT, self._remember)
+
+    def __exit__(self, *_: object) -> None:
+        if self._deferred:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._came:
+            raise KeyboardInterrupt
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
