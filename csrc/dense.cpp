@@ -14,6 +14,8 @@ namespace {
 // Rows and panels whose sums are in registers at one time.
 constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 5 : 2;
 constexpr int PANELS = LANES == 16 ? 3 : 1;
+// Sums are one array and one loop, unrolled early, and the loop around it runs at least once: else GCC keeps them in memory.
+constexpr int MAX_SUMS = ROWS * PANELS * PARTS;
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 288 << 10;
 
@@ -21,18 +23,21 @@ constexpr int64_t BLOCK_BYTES = 288 << 10;
 template <typename Type, int M, int N>
 inline void multiply(const int32_t* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, const Ahead& ahead,
                      Floats (&y)[M][N * PARTS]) {
-    Floats sums[M][N * PARTS] = {};  // of its own, not y: so it stays in registers
-    for (int64_t unit = 0; unit < num_units; ++unit) {
-        Ints weights[N * PARTS];
-        for (int n = 0; n < N; ++n)
-            for (int p = 0; p < PARTS; ++p)
-                weights[n * PARTS + p] = load_units(panels + n * panel_bytes + UNIT * (unit * PANEL + p * LANES));
+    constexpr int ALL = N * PARTS;
+    Floats sums[M * ALL];  // of its own, not y: so it stays in registers
+#pragma GCC unroll MAX_SUMS
+    for (int s = 0; s < M * ALL; ++s) sums[s] = Floats{};
+    int64_t unit = 0;
+    do {
+        Ints weights[ALL];
+#pragma GCC unroll MAX_SUMS
+        for (int p = 0; p < ALL; ++p) weights[p] = load_units(panels + p / PARTS * panel_bytes + UNIT * (unit * PANEL + p % PARTS * LANES));
         for (int n = 0; n < N; ++n) prefetch(ahead.from + n * panel_bytes + unit * ahead.step);
-        for (int i = 0; i < M; ++i)
-            for (int p = 0; p < N * PARTS; ++p) sums[i][p] = Type::add_products(sums[i][p], weights[p], x[unit * M + i]);
-    }
-    for (int i = 0; i < M; ++i)
-        for (int p = 0; p < N * PARTS; ++p) y[i][p] = sums[i][p];
+#pragma GCC unroll MAX_SUMS
+        for (int s = 0; s < M * ALL; ++s) sums[s] = Type::add_products(sums[s], weights[s % ALL], x[unit * M + s / ALL]);
+    } while (++unit < num_units);
+#pragma GCC unroll MAX_SUMS
+    for (int s = 0; s < M * ALL; ++s) y[s / ALL][s % ALL] = sums[s];
 }
 
 int64_t units_of(const DenseWeight& weight) { return weight.bfloat16 ? (weight.num_inputs + 1) / 2 : weight.num_inputs; }

@@ -8,19 +8,36 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// One head's K and V.
+// One head of K: units of values that lie together, `stride` values apart.
+template <int PER_UNIT, typename Stored>
+inline void put_units(const Stored* from, int count, Stored* to, int64_t stride) {
+    for (int d = 0; d < count; d += PER_UNIT, to += stride) std::memcpy(to, from + d, PER_UNIT * sizeof(Stored));
+}
+
+// One head of V: each value beside those of the tokens that share its unit. These may be another member's: they are not read.
+template <int PER_UNIT, typename Stored>
+inline void put_values(const Stored* from, int count, Stored* to) {
+    for (int d = 0; d < count; ++d) to[d * PER_UNIT] = from[d];
+}
+
+// One head's K and V. (Asking the layout for each value's place takes four times as long: docs/lab.md.)
 template <typename Type>
 void write_head(const WriteCall& call, bool panels, int64_t slot, int head, const typename Type::Value* key,
                 const typename Type::Value* value, typename Type::Stored* room) {
     using Stored = typename Type::Stored;
+    constexpr int PER_UNIT = Type::PER_UNIT;
     const KVLayout& layout = call.layout;
     int64_t block = slot / layout.block_size, place = slot % layout.block_size;
     auto *keys = static_cast<Stored*>(call.key_cache), *values = static_cast<Stored*>(call.value_cache);
+    Stored* to_key = keys + layout.key_at(panels, PER_UNIT, block, place, head, 0);
+    Stored* to_value = values + layout.value_at(panels, PER_UNIT, block, place, head, 0);
     float scales[2];
     const Stored* from = Type::stored(key, layout.head_dim, room, scales[0]);
-    for (int d = 0; d < layout.head_dim; ++d) keys[layout.key_at(panels, Type::PER_UNIT, block, place, head, d)] = from[d];
+    if (panels) put_units<PER_UNIT>(from, layout.head_dim, to_key, layout.block_size * PER_UNIT);
+    else std::memcpy(to_key, from, layout.head_dim * sizeof(Stored));
     from = Type::stored(value, layout.head_dim, room, scales[1]);
-    for (int d = 0; d < layout.head_dim; ++d) values[layout.value_at(panels, Type::PER_UNIT, block, place, head, d)] = from[d];
+    if (panels) put_values<PER_UNIT>(from, layout.head_dim, to_value);
+    else std::memcpy(to_value, from, layout.head_dim * sizeof(Stored));
     if constexpr (Type::HAS_SCALES) {
         int64_t at = layout.scale_at(panels, block, place, head);
         std::memcpy(keys + at, &scales[0], sizeof scales[0]);
@@ -41,9 +58,10 @@ void write(const WriteCall& call, const Team& team) {
         const Value* key = static_cast<const Value*>(call.key) + token * call.key_stride;
         const Value* value = static_cast<const Value*>(call.value) + token * call.value_stride;
         // A token's K lies on a line for each of its units: all are asked for before the first is written.
-        for (int head = 0; panels && head < layout.num_kv_heads; ++head)
-            for (int d = 0; d < layout.head_dim; d += Type::PER_UNIT)
-                __builtin_prefetch(static_cast<Stored*>(call.key_cache) + layout.key_at(panels, Type::PER_UNIT, block, place, head, d), 1);
+        for (int head = 0; panels && head < layout.num_kv_heads; ++head) {
+            const Stored* to = static_cast<Stored*>(call.key_cache) + layout.key_at(panels, Type::PER_UNIT, block, place, head, 0);
+            for (int d = 0; d < layout.head_dim; d += Type::PER_UNIT, to += layout.block_size * Type::PER_UNIT) __builtin_prefetch(to, 1);
+        }
         for (int head = 0; head < layout.num_kv_heads; ++head)
             write_head<Type>(call, panels, slot, head, key + head * layout.head_dim, value + head * layout.head_dim, room);
     });

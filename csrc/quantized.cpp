@@ -16,6 +16,8 @@ constexpr int64_t BLOCK_BYTES = 256 << 10;
 // Of one row, panels that are multiplied at one time: two streams of memory and two chains of sums are faster than one.
 constexpr int PANELS = 2;
 
+constexpr int MAX_SUMS = 16;  // of two units
+
 typedef uint8_t Bytes __attribute__((vector_size(4 * LANES)));
 typedef int16_t Shorts __attribute__((vector_size(4 * LANES)));
 
@@ -53,7 +55,7 @@ inline Ints add_products(Ints sums, Bytes weights, const int32_t& x) {
 // float16 numbers that are finite, as checkpoints' are.
 inline Floats load_half(const uint8_t* from) {
 #if defined(__AVX512F__)
-    return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+    return (Floats)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)from));
 #elif defined(__AVX2__)
     return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
 #else
@@ -69,7 +71,7 @@ inline Floats load_half(const uint8_t* from) {
 // Small integers.
 inline Floats load_small(const uint8_t* from) {
 #if defined(__AVX512F__)  // one instruction, which the compiler does not find
-    Ints whole = (Ints)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from));
+    Ints whole = (Ints)_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i*)from));
 #elif defined(__AVX2__)
     Ints whole = (Ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from));
 #else
@@ -101,67 +103,92 @@ inline Bytes codes_of_unit(const uint8_t* from, int unit, int part) {
     return (Bytes)((Shorts)both >> (unit % 2 * 4)) & 0x0f;
 }
 
-// M rows times the weights of N panels.
+// Adds the products of a piece: `x` [UNITS, M], `sums` [M, registers of N panels]. Elsewhere than in its caller sums would be in memory.
+template <int BITS, int UNITS, int M, int N>
+[[gnu::always_inline]] inline void add_piece(const uint8_t* panel, int64_t panel_bytes, const int32_t* x, const Outliers<M>& outliers,
+                                             Ints (&sums)[M * N * PARTS]) {
+    constexpr int ALL = N * PARTS, SUMS = M * ALL;
+#pragma GCC unroll MAX_SUMS
+    for (int pair = 0; pair < UNITS / 2; ++pair) {
+        Bytes codes[2 * ALL];
+#pragma GCC unroll MAX_SUMS
+        for (int p = 0; p < ALL; ++p) load_pair<BITS>(panel + p / PARTS * panel_bytes, pair, p % PARTS, codes[p], codes[ALL + p]);
+#pragma GCC unroll MAX_SUMS
+        for (int s = 0; s < 2 * SUMS; ++s) {
+            int unit = s / SUMS, i = s % SUMS / ALL, p = s % ALL;
+            sums[s % SUMS] = add_products(sums[s % SUMS], codes[unit * ALL + p], x[(2 * pair + unit) * M + i]);
+        }
+    }
+#pragma GCC unroll MAX_SUMS
+    for (int i = 0; i < M; ++i) {
+        if (!outliers.codes[i]) continue;
+#pragma GCC unroll MAX_SUMS
+        for (int p = 0; p < ALL; ++p) {
+            Bytes codes = codes_of_unit<BITS>(panel + p / PARTS * panel_bytes, outliers.units[i], p % PARTS);
+            sums[i * ALL + p] += add_products(Ints{}, codes, outliers.codes[i]) * OUTLIER;
+        }
+    }
+}
+
+// M rows times the weights of N panels. Sums are arrays with one index, their loops unrolled early, and the loops around those run
+// at least once: else GCC keeps them in memory.
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, int M, int N>
 void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, const uint8_t* panel, const Ahead& ahead,
               Floats (&y)[M][N * PARTS]) {
-    constexpr int ALL = N * PARTS;
+    constexpr int ALL = N * PARTS, SUMS = M * ALL;
     constexpr int PIECE_BYTES = UNITS * UNIT * PANEL * BITS / 8;  // of codes, in a panel
     auto panel_of = [&](int p) { return p / PARTS * weight.panel_bytes; };
     const int32_t* x = rows.codes(row);
     const auto* group = reinterpret_cast<const Group<M>*>(rows.groups(row));
     const auto* outliers = reinterpret_cast<const Outliers<M>*>(rows.outliers(row));
     const uint8_t *header = panel + weight.header_offset, *next = ahead.from;
-    Floats totals[M][ALL] = {};  // of its own, not y: so it stays in registers
-    for (int64_t block = 0; block < rows.num_groups; block += weight.groups_per_block) {
+    Floats totals[SUMS];  // of its own, not y: so it stays in registers
+#pragma GCC unroll MAX_SUMS
+    for (int s = 0; s < SUMS; ++s) totals[s] = Floats{};
+    int64_t block = 0;
+    do {
         Floats d[ALL], m[ALL];
+#pragma GCC unroll MAX_SUMS
         for (int p = 0; p < ALL; ++p) d[p] = load_half(header + panel_of(p) + 2 * (p % PARTS) * LANES);
         header += 2 * PANEL;
         if constexpr (MINIMUM) {
+#pragma GCC unroll MAX_SUMS
             for (int p = 0; p < ALL; ++p) m[p] = load_half(header + panel_of(p) + 2 * (p % PARTS) * LANES);
             header += 2 * PANEL;
         }
-        for (int in_block = 0; in_block < (BLOCKS ? weight.groups_per_block : 1); ++in_block, ++group) {
-            Ints sums[M][ALL];
-            for (int i = 0; i < M; ++i)
-                for (int p = 0; p < ALL; ++p) sums[i][p] = Ints{} + group->minus_zero[i];
-            for (int64_t piece = 0; piece < rows.num_pieces; ++piece, ++outliers) {
+        int in_block = 0;
+        do {
+            Ints sums[SUMS];
+#pragma GCC unroll MAX_SUMS
+            for (int s = 0; s < SUMS; ++s) sums[s] = Ints{} + group->minus_zero[s / ALL];
+            int64_t piece = 0;
+            do {
                 for (int n = 0; n < N; ++n)
                     for (int64_t line = 0; line < ahead.step; line += 64) prefetch(next + n * weight.panel_bytes + line);
                 next += ahead.step;
-                for (int pair = 0; pair < UNITS / 2; ++pair) {
-                    Bytes codes[2][ALL];
-                    for (int p = 0; p < ALL; ++p) load_pair<BITS>(panel + panel_of(p), pair, p % PARTS, codes[0][p], codes[1][p]);
-                    for (int u = 0; u < 2; ++u)
-                        for (int i = 0; i < M; ++i)
-                            for (int p = 0; p < ALL; ++p)
-                                sums[i][p] = add_products(sums[i][p], codes[u][p], x[(2 * pair + u) * M + i]);
-                }
-                for (int i = 0; i < M; ++i) {
-                    if (!outliers->codes[i]) continue;
-                    for (int p = 0; p < ALL; ++p) {
-                        Bytes codes = codes_of_unit<BITS>(panel + panel_of(p), outliers->units[i], p % PARTS);
-                        sums[i][p] += add_products(Ints{}, codes, outliers->codes[i]) * OUTLIER;
-                    }
-                }
+                add_piece<BITS, UNITS, M, N>(panel, weight.panel_bytes, x, *outliers++, sums);
                 x += UNITS * M;
                 panel += PIECE_BYTES;
-            }
+            } while (++piece < rows.num_pieces);
+#pragma GCC unroll MAX_SUMS
             for (int p = 0; p < ALL; ++p) {
                 const uint8_t* small = header + panel_of(p) + p % PARTS * LANES;
                 Floats scale = BLOCKS ? d[p] * load_small(small) : d[p];
-                for (int i = 0; i < M; ++i)
-                    totals[i][p] += __builtin_convertvector(sums[i][p], Floats) * (scale * group->scales[i]);
-                if constexpr (MINIMUM) {
-                    Floats minimum = BLOCKS ? m[p] * load_small(small + PANEL) : m[p];
-                    for (int i = 0; i < M; ++i) totals[i][p] += minimum * group->sums[i];
+                Floats minimum = !MINIMUM ? Floats{} : BLOCKS ? m[p] * load_small(small + PANEL) : m[p];
+#pragma GCC unroll MAX_SUMS
+                for (int i = 0; i < M; ++i) {
+                    Floats& total = totals[i * ALL + p];
+                    total += __builtin_convertvector(sums[i * ALL + p], Floats) * (scale * group->scales[i]);
+                    if constexpr (MINIMUM) total += minimum * group->sums[i];
                 }
             }
             if constexpr (BLOCKS) header += MINIMUM ? 2 * PANEL : PANEL;
-        }
-    }
-    for (int i = 0; i < M; ++i)
-        for (int p = 0; p < ALL; ++p) y[i][p] = totals[i][p];
+            ++group;
+        } while (BLOCKS && ++in_block < weight.groups_per_block);
+        block += weight.groups_per_block;
+    } while (block < rows.num_groups);
+#pragma GCC unroll MAX_SUMS
+    for (int s = 0; s < SUMS; ++s) y[s / ALL][s % ALL] = totals[s];
 }
 
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS>

@@ -55,12 +55,16 @@ inline Floats load(const BFloat16* from) {
 
 inline void store(float* to, Floats v) { std::memcpy(to, &v, sizeof v); }
 
-// To nearest, ties to even. A NaN stays one.
+// To nearest, ties to even. A NaN stays one. Below the smallest normal number the processor's instruction gives 0.
 inline void store(BFloat16* to, Floats v) {
+#if defined(__AVX512BF16__)
+    __m256bh halves = _mm512_cvtneps_pbh((__m512)v);
+#else
     Ints bits = (Ints)v;
     Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     Ints quiet = (bits >> 16) | 0x40;
     Halves halves = __builtin_convertvector(v == v ? rounded : quiet, Halves);
+#endif
     std::memcpy(to, &halves, sizeof halves);
 }
 
