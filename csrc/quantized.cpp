@@ -108,7 +108,6 @@ template <int BITS, int UNITS, int M, int N>
 [[gnu::always_inline]] inline void add_piece(const uint8_t* panel, int64_t panel_bytes, const int32_t* x, const Outliers<M>& outliers,
                                              Ints (&sums)[M * N * PARTS]) {
     constexpr int ALL = N * PARTS, SUMS = M * ALL;
-#pragma GCC unroll MAX_SUMS
     for (int pair = 0; pair < UNITS / 2; ++pair) {
         Bytes codes[2 * ALL];
 #pragma GCC unroll MAX_SUMS
