@@ -13,17 +13,6 @@ namespace quire::QUIRE_ISA {
 
 constexpr int GROUPS = KEYS / LANES;  // registers that hold a number of each of a chunk's keys
 
-inline void store_weights(float* to, Floats weights) { store(to, weights); }
-
-inline void store_weights(BFloat16* to, Floats weights) {
-#if defined(__AVX512BF16__)
-    __m256bh rounded = _mm512_cvtneps_pbh((__m512)weights);
-    std::memcpy(to, &rounded, sizeof rounded);
-#else
-    store(to, weights);
-#endif
-}
-
 typedef int16_t Shorts __attribute__((vector_size(4 * LANES)));
 typedef int8_t Bytes __attribute__((vector_size(2 * LANES)));
 
@@ -98,7 +87,7 @@ struct KVNumbers {
 
     // A chunk's weights as units. Returns their scale.
     static float put_weights(const Floats (&weights)[GROUPS], const ValueScales&, Seen, float* to) {
-        for (int group = 0; group < GROUPS; ++group) store_weights(reinterpret_cast<Value*>(to) + group * LANES, weights[group]);
+        for (int group = 0; group < GROUPS; ++group) store(reinterpret_cast<Value*>(to) + group * LANES, weights[group]);
         return 1.0f;
     }
     static Sums first_sums(const float* output) { return load(output); }

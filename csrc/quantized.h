@@ -17,7 +17,7 @@ struct QuantizedWeight {
     bool has_minimum;
 };
 
-// Scratch: for each row K bytes, and 20 for each group of inputs.
+// Scratch (integer_rows.h): for each row K bytes, 12 for each group of inputs, and 8 for each 32 inputs of one, or for a smaller one.
 struct QuantizedCall {
     QuantizedWeight weight;
     LinearRows rows;

@@ -109,7 +109,7 @@ def quantized_linear(
     """Multiplied as integers. x and `output` are each of a dtype of DTYPES, `output` x's unless given. bias [N].
 
     Activations have a scale for each of the weight's groups of inputs of each row, and 7 bits and a sign of the group's
-    largest; where that is far larger than the others it has 14 bits, and they have 7 of their own largest.
+    largest; but one in every PIECE of inputs that is far larger than the others there has 14 bits (csrc/integer_rows.h).
     """
     layout = weight.layout
     y = _output(x, layout.num_inputs, layout.num_outputs, output)
