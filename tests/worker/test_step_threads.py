@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.core.interrupts import DeferredInterrupt
 from quire.core.native import has_native_module
 from quire.core.outputs import RequestOutput
 from quire.kernels.native_module import thread_count
@@ -53,7 +54,7 @@ def test_the_callers_thread_computes_in_order_when_it_asks() -> None:
 def test_an_interrupt_waits_for_the_end_of_the_step(
     tiny_llama: Path, enforce_eager: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every other step one comes, after the model and before the sampler: nothing is lost, nothing computed twice."""
+    """In every other step two come, after the model and before the sampler: nothing is lost, nothing computed twice."""
     params = SamplingParams(temperature=1.0, seed=7, max_tokens=NUM_TOKENS, ignore_eos=True)
     config: dict[str, Any] = {"backend": "cpu", "enforce_eager": enforce_eager, "max_num_batched_tokens": 16}
     with LLM(str(tiny_llama), **config) as llm:
@@ -67,6 +68,7 @@ def test_an_interrupt_waits_for_the_end_of_the_step(
             step = compute(*args)
             num_calls += 1
             if num_calls % 2:
+                signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)
             return step
 
@@ -86,11 +88,12 @@ def step_by_step(llm: LLM, params: SamplingParams) -> tuple[list[RequestOutput],
         client.add_request(request)
     last: dict[str, RequestOutput] = {}
     while client.has_unfinished:
-        try:
+        with DeferredInterrupt() as interrupt:
             outputs = client.step()
-        except KeyboardInterrupt:
-            num_interrupts += 1
-            continue
+            try:
+                interrupt.raise_pending()
+            except KeyboardInterrupt:
+                num_interrupts += 1
         last |= {output.request_id: output for output in outputs if isinstance(output, RequestOutput)}
     return [last[request.request_id] for request in requests], num_interrupts
 

@@ -19,6 +19,7 @@ from quire.core.embedding import (
     ScoringRequestOutput,
 )
 from quire.core.engine_info import EngineInfo
+from quire.core.interrupts import DeferredInterrupt
 from quire.core.outputs import BeamSearchOutput, RequestOutput
 from quire.core.request import Request
 from quire.core.sampling_params import BeamSearchParams, OutputKind, SamplingParams
@@ -26,7 +27,6 @@ from quire.engine.chat_template import chat_prompt
 from quire.engine.embedding_outputs import check_pairs, embedding_output, score_outputs
 from quire.engine.engine_client import Output
 from quire.engine.input_processor import Prompt
-from quire.engine.interrupts import DeferredInterrupt
 from quire.engine.launch import launch
 from quire.engine.progress import Progress
 from quire.engine.tokenizer import Tokenizer

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import FrameType
 from typing import Generic, Protocol, TypeVar
+
+from quire.core.interrupts import unbroken
 
 Plan = TypeVar("Plan")
 Result = TypeVar("Result")
@@ -65,12 +64,11 @@ class OwnThread(Generic[Plan, Result]):
 class CallersThread(Generic[Plan, Result]):
     """The thread that waits for a step computes it: none has to be woken, which takes as long as all of control (docs/lab.md).
 
-    Ctrl-C waits for the end of the step, whose result is kept for whoever asks next.
+    Where it may be interrupted at all (`DeferredInterrupt`), that waits for the end of the step.
     """
 
     def __init__(self) -> None:
         self._steps: deque[tuple[Callable[[Plan], Result], Plan]] = deque()
-        self._results: deque[Result] = deque()
 
     def run(self, function: Callable[[], Answer]) -> Answer:
         return function()
@@ -79,35 +77,9 @@ class CallersThread(Generic[Plan, Result]):
         self._steps.append((execute, plan))
 
     def collect(self) -> Result:
-        if not self._results:
-            execute, plan = self._steps[0]
-            with InterruptLater():
-                self._results.append(execute(plan))
-                self._steps.popleft()
-        return self._results.popleft()
+        with unbroken:
+            execute, plan = self._steps.popleft()
+            return execute(plan)
 
     def shutdown(self) -> None:
         self._steps.clear()
-        self._results.clear()
-
-
-class InterruptLater:
-    """Inside, Ctrl-C does not raise; at the end it does. A program's own handler of the signal is left in place."""
-
-    def __enter__(self) -> None:
-        self._came = False
-        self._deferred = (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        )
-        if self._deferred:
-            signal.signal(signal.SIGINT, self._remember)
-
-    def __exit__(self, *_: object) -> None:
-        if self._deferred:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._came:
-            raise KeyboardInterrupt
-
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        self._came = True

@@ -9,8 +9,24 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 
+class Unbroken(threading.local):
+    """While a thread has it entered, not even a second Ctrl-C breaks off what it does. The handler stays: to change it in each
+    step would take two system calls."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+unbroken = Unbroken()
+
+
 class DeferredInterrupt:
-    """While entered, a first Ctrl-C (SIGINT) waits until `raise_pending`; a second one does not wait.
+    """While entered, a first Ctrl-C (SIGINT) waits until `raise_pending`; a second one waits only for what is `unbroken`.
 
     An interrupt inside a step would leave scheduler and worker apart: one has planned what the other never saw.
     Python runs signal handlers on the main thread alone, so elsewhere this does nothing; neither where SIGINT is
@@ -44,7 +60,7 @@ class DeferredInterrupt:
             self._call_previous(signal.SIGINT, None)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        if self._pending:
+        if self._pending and not unbroken.depth:
             self._call_previous(signum, frame)
         self._pending = True
 
