@@ -74,7 +74,7 @@ class EngineConfig:
     block_size: int = knob(16, "tokens in a KV block")
     num_blocks: int | None = knob(None, "KV blocks (default: sized from free memory)")
     memory_utilization: float = knob(0.8, "share of the free memory that weights and KV cache may take")
-    max_num_batched_tokens: int = knob(2048, "token budget of one step; longer prompts are computed in chunks")
+    max_num_batched_tokens: int = knob(512, "token budget of one step; longer prompts are computed in chunks")
     max_num_seqs: int = knob(256, "sequences that run at once")
     scheduling_policy: SchedulingPolicy = knob("fcfs", "order of the waiting", choices=get_args(SchedulingPolicy))
     enable_prefix_caching: bool = knob(True, "reuse the KV of shared prefixes")
@@ -197,7 +197,7 @@ class ServerConfig:
 class SchedulerConfig:
     """The part of the resolved configuration the scheduler reads."""
 
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int = 512
     max_num_seqs: int = 256
     max_model_len: int = 8192
     policy: SchedulingPolicy = "fcfs"

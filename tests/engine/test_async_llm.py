@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.held_engine import hold_after
 
 from quire import LLM, AsyncLLM, SamplingParams
 from quire.core.sampling_params import OutputKind
@@ -29,11 +30,14 @@ def run(tiny_llama: Path, body: Callable[[AsyncLLM], Coroutine[Any, Any, None]],
     asyncio.run(main())
 
 
+def connection_of(llm: AsyncLLM) -> LocalEngine:
+    assert isinstance(llm._connection, LocalEngine)
+    return llm._connection
+
+
 async def idle(llm: AsyncLLM) -> None:
     """Wait until the engine thread has nothing left, then check that no block is held."""
-    connection = llm._connection
-    assert isinstance(connection, LocalEngine)
-    client = connection._engine.client
+    client = connection_of(llm)._engine.client
     while client.has_unfinished:
         await asyncio.sleep(0.01)
     assert client.engine.scheduler.kv.pool.num_held == 0
@@ -73,18 +77,25 @@ def test_many_streams_at_once(tiny_llama: Path) -> None:
 @pytest.mark.parametrize("num_steps_in_flight", [1, 2])
 def test_leaving_early_frees_the_blocks(tiny_llama: Path, num_steps_in_flight: int) -> None:
     async def body(llm: AsyncLLM) -> None:
+        may_go_on = hold_after(connection_of(llm), 2)
         stream = llm.generate(PROMPT, greedy(max_tokens=400))
         async for _ in stream:
             break
         await stream.aclose()
+        may_go_on.set()
         await idle(llm)
 
-        async def cancel_myself() -> None:
-            # From inside: whoever cancels from outside races with an engine that makes 400 tokens in 50 ms.
-            async for _ in llm.generate(PROMPT, greedy(max_tokens=400)):
-                asyncio.current_task().cancel()
+        first_came = asyncio.Event()
 
-        task = asyncio.create_task(cancel_myself())
+        async def consume() -> None:
+            async for _ in llm.generate(PROMPT, greedy(max_tokens=400)):
+                first_came.set()
+
+        may_go_on = hold_after(connection_of(llm), 2)
+        task = asyncio.create_task(consume())
+        await first_came.wait()
+        task.cancel()
+        may_go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         await idle(llm)
@@ -94,11 +105,13 @@ def test_leaving_early_frees_the_blocks(tiny_llama: Path, num_steps_in_flight: i
 
 def test_abort_by_id_ends_the_stream(tiny_llama: Path) -> None:
     async def body(llm: AsyncLLM) -> None:
+        may_go_on = hold_after(connection_of(llm), 2)
         num_outputs, last = 0, None
         async for output in llm.generate(PROMPT, greedy(max_tokens=400), request_id="mine"):
             num_outputs, last = num_outputs + 1, output
-            if num_outputs == 3:
+            if num_outputs == 1:
                 await llm.abort("mine")
+                may_go_on.set()
         assert last is not None
         assert last.outputs[0].finish_reason == "abort"
         assert num_outputs < 400
@@ -110,10 +123,12 @@ def test_abort_by_id_ends_the_stream(tiny_llama: Path) -> None:
 
 def test_an_id_in_use_is_refused_and_its_owner_goes_on(tiny_llama: Path) -> None:
     async def body(llm: AsyncLLM) -> None:
+        may_go_on = hold_after(connection_of(llm), 2)
         first = llm.generate(PROMPT, greedy(), request_id="same")
         await anext(first)
         with pytest.raises(InvalidRequestError, match="same"):
             await anext(llm.generate(PROMPT, greedy(), request_id="same"))
+        may_go_on.set()
         async for output in first:
             last = output
         assert len(last.outputs[0].token_ids) == 20
@@ -133,6 +148,7 @@ def test_bad_input_is_refused_before_the_engine_sees_it(tiny_llama: Path) -> Non
 def test_shutdown_ends_pending_streams(tiny_llama: Path) -> None:
     async def main() -> None:
         llm = AsyncLLM(str(tiny_llama), num_threads=1, num_blocks=100)
+        hold_after(connection_of(llm), 2)
         stream = llm.generate(PROMPT, greedy(max_tokens=400))
         await anext(stream)
         await asyncio.to_thread(llm.shutdown)

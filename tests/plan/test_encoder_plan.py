@@ -46,7 +46,7 @@ def test_nothing_is_reserved_for_kv(minilm_config: ModelConfig, machine: Machine
     assert config.kv_cache.bytes_per_block == 0
     assert config.memory.need.kv_cache == 0
     assert config.max_model_len == 256
-    assert config.max_concurrency == 2048 / 256
+    assert config.max_concurrency == 512 / 256
     assert "No KV cache" in config.kv_cache_line
     assert not any(reason.startswith("num_blocks") for reason in config.reasons)
 
@@ -54,9 +54,9 @@ def test_nothing_is_reserved_for_kv(minilm_config: ModelConfig, machine: Machine
 def test_the_weights_and_a_step_are_what_it_needs(minilm_config: ModelConfig) -> None:
     need = plan_memory(minilm_config, demand(), 1024 * MIB).need
     assert need.weights == 4 * 22_565_376
-    # At its peak a step of 2,048 tokens holds the inner MLP twice and the residual three times.
-    assert need.activations >= 2048 * (2 * 1536 + 3 * 384) * 4
-    assert need.activations < 100 * MIB
+    # At its peak a step of 512 tokens holds the inner MLP twice and the residual three times.
+    assert need.activations >= 512 * (2 * 1536 + 3 * 384) * 4
+    assert need.activations < 60 * MIB
 
 
 def test_positions_are_the_limit_and_the_tuned_length_the_default(minilm_config: ModelConfig, machine: Machine) -> None:
@@ -84,7 +84,7 @@ def test_the_plan_for_people(minilm_config: ModelConfig) -> None:
     text = render_plan("minilm", minilm_config, plan_memory(minilm_config, demand(), 1024 * MIB), None)
     assert "KV cache           0 B   an encoder keeps none" in text
     assert "longest context with 1 sequence: 512 tokens" in text
-    assert "most sequences of 256 tokens in a step: 8" in text
+    assert "most sequences of 256 tokens in a step: 2" in text
     small = plan_memory(minilm_config, demand(), 100 * MIB)
     assert small.largest_concurrency == 0
     assert small.remedy is not None

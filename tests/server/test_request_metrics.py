@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.engine.held_engine import hold_after
 from tests.server.test_metrics import Page
 
 from quire.config import EngineConfig, ServerConfig
@@ -92,7 +93,9 @@ def test_every_token_is_counted_once_however_it_is_handed_out(state: Any, kind: 
 
 
 def test_a_client_that_leaves_is_an_abort(state: Any) -> None:
-    run(state, leave_after=3, max_tokens=400, output_kind=OutputKind.DELTA)
+    may_go_on = hold_after(state.llm._connection, 2)
+    run(state, leave_after=1, max_tokens=400, output_kind=OutputKind.DELTA)
+    may_go_on.set()
     page = Page(state.metrics.render())
     assert page.value("quire:request_success_total", finished_reason="abort") == 1
     assert page.value("quire:time_to_first_token_seconds_count") == 1

@@ -44,7 +44,7 @@ class Demand:
     concurrency: int = 1
     max_num_seqs: int = 256
     block_size: int = 16
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int = 512
     enable_chunked_prefill: bool = True
 
     @property

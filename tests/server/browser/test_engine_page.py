@@ -72,7 +72,7 @@ def test_steps_lanes_and_latencies_have_numbers(page: Page) -> None:
     assert "new tokens" in (chart.get_attribute("aria-label") or "")
     chart.focus()
     page.keyboard.press("End")
-    expect(page.locator("#step-detail")).to_contain_text("of the budget of 2,048")
+    expect(page.locator("#step-detail")).to_contain_text("of the budget of 512")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#step-detail")).to_contain_text("Step ")
     lane = page.locator("#lanes .lane").first
