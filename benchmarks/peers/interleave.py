@@ -64,6 +64,7 @@ class Interleaved:
         )
         if number != WARM_UP:
             self.record.add_run(self.case.letter, contender.name, number, figures)
+            self.record.write()
         return True
 
     def _label(self, key: str) -> str:

@@ -1,4 +1,4 @@
-"""What a run of the benchmark found, written as JSON after each case so that a broken run keeps what it had."""
+"""What a run of the benchmark found, written as JSON after each turn so that a broken run keeps what it had."""
 
 from __future__ import annotations
 

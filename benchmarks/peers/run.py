@@ -101,9 +101,10 @@ def run(options: Options) -> bool:
             reference = try_reference(setup, text, options.perplexity_tokens, record)
             check_quality(reference, contenders, text, options.perplexity_tokens, record)
             record.write()
+        note_engines(contenders, record)
         for letter in options.cases:
             run_case(CASES[letter], options, contenders, text, text_path, record)
-            note_engines(contenders, record)
+            note_engines(contenders, record)  # Their versions are known once they have run.
             record.write()
     finally:
         for contender in contenders:

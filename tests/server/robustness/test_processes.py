@@ -23,7 +23,7 @@ from tests.server.own_server import PATIENCE_S, OwnServer, descendants, is_gone,
 NULL = ("--executor", "null", "--num-blocks", "9000", "--max-num-seqs", "64")
 SLOW = (*NULL, "--max-num-seqs", "1")
 """The last flag counts: one sequence after the other, so that requests are pending for long enough to do something."""
-LONG = {"prompt": "go on", "max_tokens": 8000, "n": 16}
+LONG = {"prompt": "go on", "max_tokens": 8000, "n": 16, "ignore_eos": True}
 """Some seconds of work, and megabytes of answer, on an engine that computes nothing."""
 
 
