@@ -6,6 +6,7 @@ While a program is recorded (recording.py) their memory comes from the recording
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, overload
@@ -175,8 +176,11 @@ class Arrays:
         return empty_array(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        num_bytes = math.prod(shape) * dtype.itemsize
-        return Array(_on_a_line(np.zeros(num_bytes + LINE, np.uint8), num_bytes, shape, dtype), dtype)
+        """In the system's small pages, each of which gets memory when it is first written: numpy would ask for large ones, for
+        which a step waits in all layers at the same time (docs/lab.md)."""
+        num_values = math.prod(shape)
+        memory = mmap.mmap(-1, max(1, num_values * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return Array(np.frombuffer(memory, dtype.stored, num_values).reshape(shape), dtype)
 
     def of(self, numbers: Numbers) -> Array:
         return Array(numbers, OF_NUMPY[numbers.dtype])
