@@ -83,3 +83,20 @@ class CallersThread(Generic[Plan, Result]):
 
     def shutdown(self) -> None:
         self._steps.clear()
+
+
+class OnStepThread(Generic[Plan, Result]):
+    """What an executor of one worker in this process does for its engine."""
+
+    def __init__(self, thread: StepThread[Plan, Result], execute: Callable[[Plan], Result]) -> None:
+        self._thread = thread
+        self._execute = execute
+
+    def submit(self, plan: Plan) -> None:
+        self._thread.submit(self._execute, plan)
+
+    def collect(self) -> Result:
+        return self._thread.collect()
+
+    def shutdown(self) -> None:
+        self._thread.shutdown()

@@ -6,25 +6,17 @@ from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
-from quire.worker.step_threads import CallersThread, OwnThread, StepThread
+from quire.worker.step_threads import CallersThread, OnStepThread, OwnThread, StepThread
 from quire.worker.worker import Worker
 
 
-class UniprocExecutor:
+class UniprocExecutor(OnStepThread[StepPlan, StepResult]):
     """An Executor."""
 
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
-        self._thread: StepThread[StepPlan, StepResult] = OwnThread() if config.own_thread else CallersThread()
-        self._worker = self._thread.run(lambda: Worker(config, checkpoint))
+        thread: StepThread[StepPlan, StepResult] = OwnThread() if config.own_thread else CallersThread()
+        self._worker = thread.run(lambda: Worker(config, checkpoint))
+        super().__init__(thread, self._worker.execute)
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         self._thread.run(lambda: self._worker.allocate_kv_cache(config))
-
-    def submit(self, plan: StepPlan) -> None:
-        self._thread.submit(self._worker.execute, plan)
-
-    def collect(self) -> StepResult:
-        return self._thread.collect()
-
-    def shutdown(self) -> None:
-        self._thread.shutdown()
