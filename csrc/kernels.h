@@ -42,6 +42,8 @@
 #define QUIRE_TILE_KERNELS(TILES)                    \
     namespace quire::TILES {                         \
     void dense_linear(const DenseCall&, const Team&); \
+    void attention_bfloat16(const AttentionCall&, const Team&); \
+    void attention_bfloat16_over_codes(const AttentionCall&, const Team&); \
     }
 
 QUIRE_KERNELS(portable)

@@ -69,7 +69,8 @@ struct KVNumbers {
     using Sums = Floats;
     static constexpr int PER_UNIT = Number::PER_UNIT;
     static constexpr int WEIGHT_DEGREE = DEGREE;
-    static constexpr bool HAS_SCALES = false;
+    static constexpr bool HAS_SCALES = false;     // of the cache
+    static constexpr bool WHOLE_WEIGHTS = false;  // and not floats
 
     static Ints read(const Unit* from) { return load_units(from); }
     static Ints read(const Unit* from, int count) { return load_units(from, count); }
@@ -104,6 +105,7 @@ struct KVCodes {
     static constexpr int PER_UNIT = 2;
     static constexpr int WEIGHT_DEGREE = 4;
     static constexpr bool HAS_SCALES = true;
+    static constexpr bool WHOLE_WEIGHTS = true;
 
     // Two codes a lane become two int16.
     static Ints read(const Unit* from) {
@@ -165,6 +167,25 @@ struct KVCodes {
     static Sums first_sums(const float*) { return Sums{}; }
     static Floats last_sums(Sums sums, const float* output, float weight_scale) {
         return load(output) + __builtin_convertvector(sums, Floats) * weight_scale;
+    }
+};
+
+// Codes that become bfloat16, which loses nothing, where they meet queries and weights of bfloat16 (attention_tiles.cpp).
+struct CodesAsBFloat16 : KVCodes<BFloat16> {
+    static constexpr int WEIGHT_DEGREE = 3;
+    static constexpr bool WHOLE_WEIGHTS = false;
+
+    static float put_query(const BFloat16* from, int count, int32_t* to) {
+        std::memcpy(to, from, count * sizeof(BFloat16));
+        return 1.0f;
+    }
+    // Times the values' scales. That of a key which is not seen may be no number.
+    static float put_weights(const Floats (&weights)[GROUPS], const ValueScales& value_scales, Seen seen, float* to) {
+        for (int group = 0; group < GROUPS; ++group) {
+            Floats scaled = weights[group] * load(value_scales.scales + group * LANES);
+            store(reinterpret_cast<BFloat16*>(to) + group * LANES, seen.holds(group) ? scaled : Floats{});
+        }
+        return 1.0f;
     }
 };
 

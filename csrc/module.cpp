@@ -28,28 +28,28 @@ using Kernel = void (*)(const Call&, const Team&);
 struct InstructionSet {
     std::string name;
     bool present, chosen;  // chosen: among those to choose from, and not only for tests
-    Kernel<AttentionCall> attention_float32;
-    Kernel<AttentionCall> attention_bfloat16;
-    Kernel<DenseCall> dense_linear;
-    Kernel<DenseRowsCall> dense_rows;
-    Kernel<PackCall> pack_panels;
-    Kernel<QuantizedCall> quantized_linear;
-    Kernel<PanelRowsCall> panel_rows;
-    Kernel<NormCall> rms_norm;
-    Kernel<RopeCall> rope;
-    Kernel<GateCall> gated;
-    Kernel<WriteCall> write_kv_float32;
-    Kernel<WriteCall> write_kv_bfloat16;
-    Kernel<AddCall> add;
-    Kernel<GatherCall> gather;
-    Kernel<ScaleCall> scale, softcap;
-    Kernel<MostLikelyCall> most_likely;
-    Kernel<NormCall> layer_norm;
-    Kernel<ActivateCall> activate;
-    Kernel<TextBlocksCall> write_texts_float32;
-    Kernel<TextBlocksCall> write_texts_bfloat16;
-    Kernel<AttentionCall> attention_over_codes[2];  // of float32, of bfloat16
-    Kernel<WriteCall> write_kv_as_codes[2];
+    Kernel<AttentionCall> attention_float32 = nullptr;
+    Kernel<AttentionCall> attention_bfloat16 = nullptr;
+    Kernel<DenseCall> dense_linear = nullptr;
+    Kernel<DenseRowsCall> dense_rows = nullptr;
+    Kernel<PackCall> pack_panels = nullptr;
+    Kernel<QuantizedCall> quantized_linear = nullptr;
+    Kernel<PanelRowsCall> panel_rows = nullptr;
+    Kernel<NormCall> rms_norm = nullptr;
+    Kernel<RopeCall> rope = nullptr;
+    Kernel<GateCall> gated = nullptr;
+    Kernel<WriteCall> write_kv_float32 = nullptr;
+    Kernel<WriteCall> write_kv_bfloat16 = nullptr;
+    Kernel<AddCall> add = nullptr;
+    Kernel<GatherCall> gather = nullptr;
+    Kernel<ScaleCall> scale = nullptr, softcap = nullptr;
+    Kernel<MostLikelyCall> most_likely = nullptr;
+    Kernel<NormCall> layer_norm = nullptr;
+    Kernel<ActivateCall> activate = nullptr;
+    Kernel<TextBlocksCall> write_texts_float32 = nullptr;
+    Kernel<TextBlocksCall> write_texts_bfloat16 = nullptr;
+    Kernel<AttentionCall> attention_over_codes[2] = {};  // of float32, of bfloat16
+    Kernel<WriteCall> write_kv_as_codes[2] = {};
 };
 
 #define QUIRE_SET(ISA, PRESENT)                                                                      \
@@ -72,26 +72,34 @@ bool has_bf16() {
 }
 #endif
 
-InstructionSet with_tiles(const std::string& name, bool present, bool chosen, Kernel<DenseCall> dense_linear, InstructionSet rest) {
-    rest.name = name;
-    rest.present = present;
-    rest.chosen = chosen;
-    rest.dense_linear = dense_linear;
+// The rest of another set's kernels.
+InstructionSet with_tiles(const InstructionSet& tiles, InstructionSet rest) {
+    rest.name = tiles.name;
+    rest.present = tiles.present;
+    rest.chosen = tiles.chosen;
+    rest.dense_linear = tiles.dense_linear;
+    rest.attention_bfloat16 = tiles.attention_bfloat16;
+    rest.attention_over_codes[1] = tiles.attention_over_codes[1];
     return rest;
 }
+
+#define QUIRE_TILES_SET(TILES, PRESENT, CHOSEN)                                             \
+    InstructionSet{.name = #TILES, .present = PRESENT, .chosen = CHOSEN,                     \
+                   .attention_bfloat16 = TILES::attention_bfloat16, .dense_linear = TILES::dense_linear, \
+                   .attention_over_codes = {nullptr, TILES::attention_bfloat16_over_codes}}
 
 // The fastest first.
 const std::vector<InstructionSet>& instruction_sets() {
     static const std::vector<InstructionSet> sets = {
 #if defined(__x86_64__)
-        with_tiles("amx_bf16", has_bf16() && has_amx(), true, amx_bf16::dense_linear, QUIRE_SET(avx512_bf16, true)),
+        with_tiles(QUIRE_TILES_SET(amx_bf16, has_bf16() && has_amx(), true), QUIRE_SET(avx512_bf16, true)),
         QUIRE_SET(avx512_bf16, has_bf16()),
         QUIRE_SET(avx512_vnni, has_avx512() && __builtin_cpu_supports("avx512vnni")),
         QUIRE_SET(avx512, has_avx512()),
         QUIRE_SET(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")),
 #endif
         QUIRE_SET(portable, true),
-        with_tiles("emulated_tiles", true, false, emulated_tiles::dense_linear, QUIRE_SET(portable, true)),
+        with_tiles(QUIRE_TILES_SET(emulated_tiles, true, false), QUIRE_SET(portable, true)),
     };
     return sets;
 }

@@ -1,0 +1,118 @@
+// The queries of an item and what they have seen so far; scores become weights here, whatever multiplies them.
+#pragma once
+
+#include "attention_chunk.h"
+#include "attention_items.h"
+
+namespace quire::QUIRE_ISA {
+
+// What an item keeps.
+struct Queries {
+    int width;                    // head_dim, rounded up to whole vectors
+    int num_units;                // of a query
+    int32_t* values;              // [MAX_QUERIES, num_units], each query's times its `scale`
+    float* output;                // [MAX_QUERIES, width], not yet divided by `total`
+    float* total;                 // [MAX_QUERIES, LANES], whose sum is that of 2^(score - base)
+    float base[MAX_QUERIES];      // a whole number
+    float scale[MAX_QUERIES];
+    float weight_scale[MAX_QUERIES];  // what the last chunk's weights, as units, have to be multiplied by
+    int64_t position[MAX_QUERIES];
+};
+
+constexpr float LOG2_E = 1.44269504f;
+constexpr float UNSEEN = -1e30f;  // a score, and the base before there is one: 2^UNSEEN is 0
+constexpr float HEADROOM = 8;     // powers of two by which a score may be above the base
+
+// Sums under another base: by a whole power of two, so that nothing is rounded.
+inline void rebase(Queries& queries, int n, float base) {
+    float kept = whole_power_of_two(queries.base[n] - base), *output = queries.output + n * queries.width, *total = queries.total + n * LANES;
+    for (int d = 0; d < queries.width; d += LANES) store(output + d, load(output + d) * kept);
+    store(total, load(total) * kept);
+    queries.base[n] = base;
+}
+
+// Scores under a base, in powers of two. Returns the largest of each lane.
+inline Floats put_under(float base, const float* scores, float factor, Seen seen, Floats (&v)[GROUPS]) {
+    for (int group = 0; group < GROUPS; ++group) v[group] = multiply_subtract(load(scores + group * LANES), fill(factor), fill(base));
+    if (!seen.all())
+        for (int group = 0; group < GROUPS; ++group) v[group] = seen.holds(group) ? v[group] : fill(UNSEEN);
+    Floats most = v[0];
+    for (int group = 1; group < GROUPS; ++group) most = max(most, v[group]);
+    return most;
+}
+
+inline float whole_top(const float* scores, float factor, Seen seen) {
+    Floats v[GROUPS];
+    return __builtin_ceilf(max_of(put_under(0, scores, factor, seen, v)));
+}
+
+inline void cap(const AttentionCall& call, float* scores) {
+    for (int key = 0; key < KEYS; key += LANES) store(scores + key, soft_capped(load(scores + key) * call.scale, call.softcap));
+}
+
+// From scores to weights, which are 2^(score - base). The base is no largest score: it follows that only when a score is far above
+// it (as in FlashAttention-4), so that most chunks need not know theirs and leave the sums as they are. When it does follow is up
+// to the query's own scores. Weights that are whole numbers are under the chunk's own largest score.
+template <typename Type>
+inline void weigh(float factor, Queries& queries, int n, Seen seen, float* scores, const ValueScales& value_scales) {
+    Floats v[GROUPS];
+    float under = queries.base[n];
+    if constexpr (Type::WHOLE_WEIGHTS) {
+        under = whole_top(scores, factor, seen);
+        if (under > queries.base[n] + HEADROOM) rebase(queries, n, under);
+        put_under(under, scores, factor, seen, v);
+    } else if (any_above(put_under(under, scores, factor, seen, v), HEADROOM)) {
+        under = whole_top(scores, factor, seen);
+        rebase(queries, n, under);
+        put_under(under, scores, factor, seen, v);
+    }
+    Floats sum = {}, other = {};
+    for (int group = 0; group < GROUPS; group += 2) {
+        sum += v[group] = power_of_two<Type::WEIGHT_DEGREE>(v[group]);
+        other += v[group + 1] = power_of_two<Type::WEIGHT_DEGREE>(v[group + 1]);
+    }
+    float shrunk = Type::WHOLE_WEIGHTS ? whole_power_of_two(under - queries.base[n]) : 1.0f, *total = queries.total + n * LANES;
+    queries.weight_scale[n] = Type::put_weights(v, value_scales, seen, scores) * shrunk;
+    store(total, load(total) + (sum + other) * shrunk);
+}
+
+inline Seen seen_by(const AttentionCall& call, int64_t position, int64_t first) {
+    int64_t newest = position - first, oldest = call.window ? newest - call.window + 1 : 0;
+    return {static_cast<int>(oldest < 0 ? 0 : oldest < KEYS ? oldest : KEYS), static_cast<int>(newest < KEYS ? newest : KEYS - 1)};
+}
+
+// The queries of one part, from the place `n` on; returns how many.
+template <typename Type>
+int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n, Queries& queries) {
+    int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim, begin = n;
+    int64_t start = call.context_lens[part.row] - call.query_starts[part.row + 1];
+    const auto* query = static_cast<const typename Type::Value*>(call.query) + kv_head * heads * head_dim;
+    for (int64_t token = part.first; token < part.last; ++token)
+        for (int d = 0; d < heads * head_dim; d += CACHE_LINE / sizeof(typename Type::Value)) prefetch(query + token * call.query_stride + d);
+    for (int64_t token = part.first; token < part.last; ++token)
+        for (int head = 0; head < heads; ++head, ++n) {
+            int32_t* to = queries.values + n * queries.num_units;
+            to[queries.num_units - 1] = 0;
+            queries.scale[n] = Type::put_query(query + token * call.query_stride + head * head_dim, head_dim, to);
+            for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
+            store(queries.total + n * LANES, Floats{});
+            queries.base[n] = UNSEEN;
+            queries.position[n] = call.causal ? start + token : call.context_lens[part.row] - 1;
+        }
+    return n - begin;
+}
+
+template <typename Type>
+void write_output(const AttentionCall& call, const Part& part, int kv_head, int begin, const Queries& queries) {
+    int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim;
+    int count = static_cast<int>(part.last - part.first) * heads;
+    for (int n = 0; n < count; ++n) {
+        int64_t row = (part.first + n / heads) * call.num_heads + kv_head * heads + n % heads;
+        auto* to = static_cast<typename Type::Value*>(call.output) + row * head_dim;
+        float share = 1.0f / sum_of(load(queries.total + (begin + n) * LANES));
+        for (int d = 0; d < queries.width; d += LANES)
+            store_part(to + d, load(queries.output + (begin + n) * queries.width + d) * share, head_dim - d);
+    }
+}
+
+}  // namespace quire::QUIRE_ISA
