@@ -18,8 +18,12 @@ constexpr int PANELS = KEYS / COLUMNS;          // tiles of scores of a chunk
 constexpr int PARTS_OF_VALUES = KEYS / 2 / UNITS;
 constexpr int ASKS = 4;  // between two products: a chunk that is met 16 queries at a time asks for all of the next one
 
-// 32 codes as bfloat16.
-inline void to_bfloat16(const int16_t* from, int32_t* to) {
+// 16 units, with a fixed size: a call of a function to copy as much takes longer than this.
+inline void put_units(const int32_t* from, int32_t* to) { std::memmove(to, from, TILE_BYTES); }
+inline void put_zeros(int32_t* to) { std::memset(to, 0, TILE_BYTES); }
+
+// Of codes as bfloat16.
+inline void put_units(const int16_t* from, int32_t* to) {
     const auto* codes = reinterpret_cast<const int8_t*>(from);
     auto* values = reinterpret_cast<BFloat16*>(to);
 #if defined(__AVX512BF16__)
@@ -48,8 +52,15 @@ public:
         lay_out_keys();
         lay_out_values();
         asks_ = count > 2 * TILE_ROWS ? 1 : ASKS;
-        for (int n = 0; n < count; n += TILE_ROWS)
-            meet_some(call, queries, begin + n, count - n < TILE_ROWS ? count - n : TILE_ROWS, first, whole);
+        for (int n = 0; n < count; n += TILE_ROWS) {
+            group_.begin(call, queries, begin + n, count - n < TILE_ROWS ? count - n : TILE_ROWS, first, whole);
+            if (!group_.sees_any()) continue;
+            score(queries);
+            weigh_all(call, queries);
+            int d = 0;
+            for (; d + 4 * COLUMNS <= head_dim_; d += 4 * COLUMNS) add_values<4>(queries, d);
+            if (d < head_dim_) add_values<2>(queries, d);
+        }
     }
 
     Chunk<Type> chunk;
@@ -67,7 +78,7 @@ private:
             for (int panel = 0; panel < PANELS; ++panel) {
                 keys_[panel] = memory + panel * COLUMNS;
                 const int16_t* from = chunk.keys[panel * COLUMNS / LANES];
-                for (int unit = 0; unit < head_dim_ / 2; ++unit) to_bfloat16(from + unit * chunk.key_stride, memory + unit * KEYS + panel * COLUMNS);
+                for (int unit = 0; unit < head_dim_ / 2; ++unit) put_units(from + unit * chunk.key_stride, memory + unit * KEYS + panel * COLUMNS);
             }
             key_stride_ = KEYS;
         }
@@ -91,9 +102,12 @@ private:
                 }
             }
             for (int unit = begin; unit < begin + UNITS; ++unit, copy += head_dim_) {
-                if (unit < units.first || unit >= units.last) std::memset(copy, 0, head_dim_ * sizeof *copy);
-                else if constexpr (IS_CODES) for (int d = 0; d < head_dim_; d += UNITS) to_bfloat16(chunk.values[unit] + d, copy + d);
-                else if (chunk.values[unit] != copy) std::memcpy(copy, chunk.values[unit], head_dim_ * sizeof *copy);
+                const auto* from = chunk.values[unit];
+                if (unit < units.first || unit >= units.last) {
+                    for (int d = 0; d < head_dim_; d += COLUMNS) put_zeros(copy + d);
+                } else {
+                    for (int d = 0; d < head_dim_; d += COLUMNS) put_units(from + d, copy + d);
+                }
             }
         }
     }
@@ -103,48 +117,54 @@ private:
         else return chunk.copied_values;
     }
 
-    // `count` queries from `query` on.
-    void meet_some(const AttentionCall& call, Queries& queries, int query, int count, int64_t first, bool whole) {
+    // `count` queries from `query` on: which of the chunk's keys they see, one of them and all together.
+    struct Group {
+        int query, count, oldest, newest;
         Seen seen[TILE_ROWS];
-        int oldest = whole ? 0 : KEYS, newest = whole ? KEYS - 1 : -1;
-        for (int i = 0; i < count; ++i) {
-            seen[i] = whole ? Seen{0, KEYS - 1} : seen_by(call, queries.position[query + i], first);
-            if (seen[i].oldest < oldest) oldest = seen[i].oldest;
-            if (seen[i].newest > newest) newest = seen[i].newest;
+        alignas(64) float scores[TILE_ROWS][KEYS] = {};  // then, in the same memory, the weights as units
+
+        void begin(const AttentionCall& call, const Queries& queries, int first_query, int num_queries, int64_t first, bool whole) {
+            query = first_query, count = num_queries, oldest = whole ? 0 : KEYS, newest = whole ? KEYS - 1 : -1;
+            for (int i = 0; i < count; ++i) {
+                seen[i] = whole ? Seen{0, KEYS - 1} : seen_by(call, queries.position[query + i], first);
+                if (seen[i].oldest < oldest) oldest = seen[i].oldest;
+                if (seen[i].newest > newest) newest = seen[i].newest;
+            }
         }
-        if (oldest > newest) return;
-        score(queries.values + query * queries.num_units, queries.num_units);
-        float factor = call.softcap > 0 ? LOG2_E : call.scale * LOG2_E;
-        for (int i = 0; i < count; ++i) {
-            if constexpr (IS_CODES)
-                for (int key = 0; key < KEYS; key += LANES) store(scores_[i] + key, load(scores_[i] + key) * load(chunk.key_scales + key));
-            if (call.softcap > 0) cap(call, scores_[i]);
-            weigh<Type>(factor, queries, query + i, seen[i], scores_[i], chunk.value_scales);
-        }
-        int from = oldest / (2 * UNITS), to = newest / (2 * UNITS);
-        int d = 0;
-        for (; d + 4 * COLUMNS <= head_dim_; d += 4 * COLUMNS) add_values<4>(queries, query, count, d, from, to);
-        if (d < head_dim_) add_values<2>(queries, query, count, d, from, to);
-    }
+        bool sees_any() const { return oldest <= newest; }
+    };
 
     // Of 16 queries for all of the chunk's keys. Sums in tiles 0 to 3, the queries in 4, keys in 5 and 6.
-    void score(const int32_t* values, int num_units) {
+    void score(const Queries& queries) {
         static_assert(PANELS == 4);
+        const int32_t* values = queries.values + group_.query * queries.num_units;
         zero_tile<0>();
         zero_tile<1>();
         zero_tile<2>();
         zero_tile<3>();
-        for (int unit = 0; unit < num_units; unit += UNITS) {
-            load_tile<4>(values + unit, num_units * UNIT);
+        for (int unit = 0; unit < queries.num_units; unit += UNITS) {
+            load_tile<4>(values + unit, queries.num_units * UNIT);
             add_scores<0, 5>(unit);
             add_scores<1, 6>(unit);
             add_scores<2, 5>(unit);
             add_scores<3, 6>(unit);
         }
-        store_tile<0>(scores_[0], sizeof scores_[0]);
-        store_tile<1>(scores_[0] + COLUMNS, sizeof scores_[0]);
-        store_tile<2>(scores_[0] + 2 * COLUMNS, sizeof scores_[0]);
-        store_tile<3>(scores_[0] + 3 * COLUMNS, sizeof scores_[0]);
+        float* scores = group_.scores[0];
+        store_tile<0>(scores, KEYS * sizeof(float));
+        store_tile<1>(scores + COLUMNS, KEYS * sizeof(float));
+        store_tile<2>(scores + 2 * COLUMNS, KEYS * sizeof(float));
+        store_tile<3>(scores + 3 * COLUMNS, KEYS * sizeof(float));
+    }
+
+    void weigh_all(const AttentionCall& call, Queries& queries) {
+        float factor = call.softcap > 0 ? LOG2_E : call.scale * LOG2_E;
+        for (int i = 0; i < group_.count; ++i) {
+            float* scores = group_.scores[i];
+            if constexpr (IS_CODES)
+                for (int key = 0; key < KEYS; key += LANES) store(scores + key, load(scores + key) * load(chunk.key_scales + key));
+            if (call.softcap > 0) cap(call, scores);
+            weigh<Type>(factor, queries, group_.query + i, group_.seen[i], scores, chunk.value_scales);
+        }
     }
 
     template <int PANEL_TILE, int KEYS_TILE>
@@ -154,25 +174,25 @@ private:
         ask();
     }
 
-    // To N tiles of 16 queries' output, from column `d` on, the weighted values of parts [from, to].
+    // To N tiles of 16 queries' output, from column `d` on, the weighted values that one of them sees.
     template <int N>
-    void add_values(Queries& queries, int query, int count, int d, int from, int to) {
-        float* output = queries.output + query * queries.width + d;
+    void add_values(Queries& queries, int d) {
+        float* output = queries.output + group_.query * queries.width + d;
         int64_t stride = queries.width * sizeof(float);
         load_tile<0>(output, stride);
         load_tile<1>(output + COLUMNS, stride);
         if constexpr (N == 4) load_tile<2>(output + 2 * COLUMNS, stride);
         if constexpr (N == 4) load_tile<3>(output + 3 * COLUMNS, stride);
-        for (int part = from; part <= to; ++part) {
-            const auto* weights = reinterpret_cast<const BFloat16*>(scores_[0]) + part * 2 * UNITS;
-            load_tile<4>(weights, sizeof scores_[0]);
+        for (int part = group_.oldest / (2 * UNITS); part <= group_.newest / (2 * UNITS); ++part) {
+            const auto* weights = reinterpret_cast<const BFloat16*>(group_.scores[0]) + part * 2 * UNITS;
+            load_tile<4>(weights, KEYS * sizeof(float));
             add_column<0, 5>(part, d);
             add_column<1, 6>(part, d);
             if constexpr (N == 4) add_column<2, 5>(part, d);
             if constexpr (N == 4) add_column<3, 6>(part, d);
         }
         alignas(64) float sums[TILE_ROWS][4 * COLUMNS];
-        bool whole = count == TILE_ROWS;
+        bool whole = group_.count == TILE_ROWS;
         float* place = whole ? output : sums[0];
         int64_t place_stride = whole ? stride : sizeof sums[0];
         store_tile<0>(place, place_stride);
@@ -180,7 +200,7 @@ private:
         if constexpr (N == 4) store_tile<2>(place + 2 * COLUMNS, place_stride);
         if constexpr (N == 4) store_tile<3>(place + 3 * COLUMNS, place_stride);
         if (!whole)
-            for (int i = 0; i < count; ++i) std::memcpy(output + i * queries.width, sums[i], N * COLUMNS * sizeof(float));
+            for (int i = 0; i < group_.count; ++i) std::memcpy(output + i * queries.width, sums[i], N * COLUMNS * sizeof(float));
     }
 
     template <int COLUMN_TILE, int VALUES_TILE>
@@ -199,7 +219,7 @@ private:
     const int32_t* keys_[PANELS];
     const int32_t* values_[PARTS_OF_VALUES];
     int64_t key_stride_;
-    alignas(64) float scores_[TILE_ROWS][KEYS] = {};  // then, in the same memory, the weights as units
+    Group group_;
 };
 
 template <typename Type>

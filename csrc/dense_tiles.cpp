@@ -12,25 +12,50 @@ namespace {
 
 using namespace quire::QUIRE_ISA;
 
-constexpr int64_t BLOCK = 256;  // rows that stay in a core's second cache while the panels pass
+constexpr int64_t BLOCK_BYTES = 768 << 10;  // of rows that stay in a core's second cache while the panels pass
 constexpr int UNITS_OF_TILE = TILE_BYTES / UNIT;
 constexpr int64_t TILE_OF_WEIGHTS = UNITS_OF_TILE * UNIT * PANEL;  // bytes
-constexpr int64_t AHEAD = 4 * TILE_OF_WEIGHTS;  // memory is asked for so much before it is needed
 
+// Rows of x as tiles read them: 16 at a time and whole tiles wide.
+struct Rows {
+    const uint8_t* x;
+    int64_t bytes;  // from one to the next
+};
+
+// What is not 16 whole rows of whole tiles is copied, and filled up with zeros.
 struct Shape {
-    int64_t num_units, num_tiles, row_bytes;  // of a row of x in scratch, which is filled up to whole tiles with zeros
-    int64_t num_rows, panel_bytes;
+    int64_t num_tiles, num_rows, panel_bytes;
+    Rows rows;
+    int64_t first_copied;  // row
+    Rows copied;
+
+    Rows rows_from(int64_t row) const {
+        const Rows& found = row < first_copied ? rows : copied;
+        return {found.x + (row < first_copied ? row : row - first_copied) * found.bytes, found.bytes};
+    }
 };
 
 int64_t whole(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-void copy_rows(const DenseCall& call, const Shape& shape, uint8_t* to, const Team& team) {
+Shape shape_of(const DenseCall& call) {
+    int64_t num_units = (call.weight.num_inputs + 1) / 2, num_tiles = whole(num_units, UNITS_OF_TILE), num_rows = call.rows.num_rows;
+    bool fits = call.weight.num_inputs * 2 == num_tiles * TILE_BYTES;
+    return {num_tiles,
+            num_rows,
+            num_units * UNIT * PANEL,
+            {static_cast<const uint8_t*>(call.rows.x), call.rows.x_stride * 2},
+            fits ? num_rows / TILE_ROWS * TILE_ROWS : 0,
+            {static_cast<const uint8_t*>(call.rows.scratch), num_tiles * TILE_BYTES}};
+}
+
+void copy_rows(const DenseCall& call, const Shape& shape, const Team& team) {
     int64_t bytes = call.weight.num_inputs * 2;
-    share(team, whole(shape.num_rows, TILE_ROWS) * TILE_ROWS, [&](int64_t row) {
-        uint8_t* place = to + row * shape.row_bytes;
-        int64_t filled = row < shape.num_rows ? bytes : 0;
-        if (filled) std::memcpy(place, static_cast<const uint8_t*>(call.rows.x) + row * call.rows.x_stride * 2, filled);
-        std::memset(place + filled, 0, shape.row_bytes - filled);
+    uint8_t* to = static_cast<uint8_t*>(call.rows.scratch);
+    share(team, whole(shape.num_rows, TILE_ROWS) * TILE_ROWS - shape.first_copied, [&](int64_t i) {
+        int64_t row = shape.first_copied + i, filled = row < shape.num_rows ? bytes : 0;
+        uint8_t* place = to + i * shape.copied.bytes;
+        if (filled) std::memcpy(place, shape.rows.x + row * shape.rows.bytes, filled);
+        std::memset(place + filled, 0, shape.copied.bytes - filled);
     });
 }
 
@@ -43,76 +68,113 @@ const uint8_t* weights_of(const Shape& shape, const uint8_t* panel, int64_t tile
     return copy;
 }
 
-template <int SUMS>
-void store_sums(const DenseCall& call, int64_t row, int64_t panel) {
-    alignas(64) float sums[TILE_ROWS][PANEL];
-    store_tile<SUMS>(sums, sizeof sums[0]);
-    int64_t count = call.rows.num_rows - row < TILE_ROWS ? call.rows.num_rows - row : TILE_ROWS;
-    for (int64_t i = 0; i < count; ++i) {
-        Floats y[1][PARTS];
-        for (int p = 0; p < PARTS; ++p) y[0][p] = load(sums[i] + p * LANES);
-        store_rows(call.rows, call.weight.num_outputs, row + i, panel * PANEL, y, 0);
-    }
-}
+// Sums of up to 32 rows for up to two panels: put down a few rows at a time while the next ones are multiplied.
+class Results {
+public:
+    explicit Results(const DenseCall& call) : rows_(call.rows), num_outputs_(call.weight.num_outputs) {}
 
-// Tiles: sums in 0 to 3, x in 4 and 5, weights in 6 and 7. Up to two of rows times up to two panels.
+    // What was there has to be put down before.
+    float (*begin(int64_t row, int64_t count, int64_t panel, int num_panels))[2 * PANEL] {
+        row_ = row, next_ = 0, count_ = count, output_ = panel * PANEL, num_panels_ = num_panels;
+        // Bfloat16 without a bias: one store a row.
+        simple_ = rows_.y_bfloat16 && !rows_.bias && num_panels == 2 && output_ + 2 * PANEL <= num_outputs_;
+        return sums_;
+    }
+
+    void put_all() { put(count_ - next_); }
+    void put(int64_t most) {
+        int64_t last = next_ + most < count_ ? next_ + most : count_;
+        if (simple_) for (; next_ < last; ++next_) put_simple();
+        else for (; next_ < last; ++next_) put_row();
+    }
+
+private:
+    void put_simple() const {
+        auto* to = static_cast<BFloat16*>(rows_.y) + (row_ + next_) * rows_.y_stride + output_;
+        for (int n = 0; n < 2 * PANEL; n += 2 * LANES) store(to + n, load(sums_[next_] + n), load(sums_[next_] + n + LANES));
+    }
+    void put_row() const {
+        Floats y[1][2 * PARTS];
+        for (int p = 0; p < 2 * PARTS; ++p) y[0][p] = load(sums_[next_] + p * LANES);
+        for (int n = 0; n < num_panels_; ++n) store_rows(rows_, num_outputs_, row_ + next_, output_ + n * PANEL, y, n * PARTS);
+    }
+
+    LinearRows rows_;
+    int64_t num_outputs_, row_ = 0, next_ = 0, count_ = 0, output_ = 0;
+    int num_panels_ = 0;
+    bool simple_ = false;
+    alignas(64) float sums_[2 * TILE_ROWS][2 * PANEL] = {};
+};
+
+// Tiles: sums in 0 to 3, x in 4 and 5, weights in 6 and 7. Up to two of rows times up to two panels. Each tile of weights asks for
+// `ahead`.
 template <int ROW_TILES, int PANELS>
-void multiply(const DenseCall& call, const Shape& shape, const uint8_t* x, int64_t row, int64_t panel) {
-    const uint8_t* rows = x + row * shape.row_bytes;
+void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t panel, const Ahead& ahead, Results& results) {
+    Rows first = shape.rows_from(row), second = ROW_TILES == 2 ? shape.rows_from(row + TILE_ROWS) : first;
     const uint8_t* panels = static_cast<const uint8_t*>(call.weight.panels) + panel * shape.panel_bytes;
     alignas(64) uint8_t copies[2][TILE_OF_WEIGHTS];
+    int64_t rows_a_tile = whole(2 * TILE_ROWS, shape.num_tiles);
     zero_tile<0>();
     zero_tile<1>();
     zero_tile<2>();
     zero_tile<3>();
     for (int64_t tile = 0; tile < shape.num_tiles; ++tile) {
+        load_tile<4>(first.x + tile * TILE_BYTES, first.bytes);
         load_tile<6>(weights_of(shape, panels, tile, copies[0]), UNIT * PANEL);
-        if constexpr (PANELS == 2) load_tile<7>(weights_of(shape, panels + shape.panel_bytes, tile, copies[1]), UNIT * PANEL);
-        if constexpr (ROW_TILES == 1)
-            for (int line = 0; line < PANELS * TILE_OF_WEIGHTS; line += 64)
-                __builtin_prefetch(panels + line / TILE_OF_WEIGHTS * shape.panel_bytes + tile * TILE_OF_WEIGHTS + line % TILE_OF_WEIGHTS + AHEAD);
-        load_tile<4>(rows + tile * TILE_BYTES, shape.row_bytes);
         multiply_tiles<0, 4, 6>();
-        if constexpr (PANELS == 2) multiply_tiles<1, 4, 7>();
+        if constexpr (PANELS == 2) {
+            load_tile<7>(weights_of(shape, panels + shape.panel_bytes, tile, copies[1]), UNIT * PANEL);
+            multiply_tiles<1, 4, 7>();
+        }
         if constexpr (ROW_TILES == 2) {
-            load_tile<5>(rows + TILE_ROWS * shape.row_bytes + tile * TILE_BYTES, shape.row_bytes);
+            load_tile<5>(second.x + tile * TILE_BYTES, second.bytes);
             multiply_tiles<2, 5, 6>();
             if constexpr (PANELS == 2) multiply_tiles<3, 5, 7>();
         }
+        results.put(rows_a_tile);
+        for (int n = 0; n < PANELS; ++n)
+            for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + n * shape.panel_bytes + tile * ahead.step + line);
     }
-    store_sums<0>(call, row, panel);
-    if constexpr (PANELS == 2) store_sums<1>(call, row, panel + 1);
-    if constexpr (ROW_TILES == 2) store_sums<2>(call, row + TILE_ROWS, panel);
-    if constexpr (ROW_TILES == 2 && PANELS == 2) store_sums<3>(call, row + TILE_ROWS, panel + 1);
+    results.put_all();
+    int64_t left = call.rows.num_rows - row;
+    auto* sums = results.begin(row, left < ROW_TILES * TILE_ROWS ? left : ROW_TILES * TILE_ROWS, panel, PANELS);
+    store_tile<0>(sums[0], sizeof sums[0]);
+    if constexpr (PANELS == 2) store_tile<1>(sums[0] + PANEL, sizeof sums[0]);
+    if constexpr (ROW_TILES == 2) store_tile<2>(sums[TILE_ROWS], sizeof sums[0]);
+    if constexpr (ROW_TILES == 2 && PANELS == 2) store_tile<3>(sums[TILE_ROWS] + PANEL, sizeof sums[0]);
 }
 
 template <int PANELS>
-void multiply_rows(const DenseCall& call, const Shape& shape, const uint8_t* x, int64_t first, int64_t last, int64_t panel) {
-    int64_t row = first;
-    for (; row + TILE_ROWS < last; row += 2 * TILE_ROWS) multiply<2, PANELS>(call, shape, x, row, panel);
-    if (row < last) multiply<1, PANELS>(call, shape, x, row, panel);
+void multiply_rows(const DenseCall& call, const Shape& shape, int64_t first, int64_t last, int64_t panel, Results& results) {
+    int64_t row = first, num_passes = whole(last - first, 2 * TILE_ROWS);
+    const uint8_t* panels = static_cast<const uint8_t*>(call.weight.panels) + panel * shape.panel_bytes;
+    Ahead ahead = next_panels(panels, PANELS, shape.panel_bytes, shape.num_tiles, num_passes);
+    for (; row + TILE_ROWS < last; row += 2 * TILE_ROWS) {
+        multiply<2, PANELS>(call, shape, row, panel, ahead, results);
+        ahead.from += shape.num_tiles * ahead.step;
+    }
+    if (row < last) multiply<1, PANELS>(call, shape, row, panel, ahead, results);
 }
 
 }  // namespace
 
 void dense_linear(const DenseCall& call, const Team& team) {
     if (!call.weight.bfloat16) return QUIRE_ISA::dense_linear(call, team);
-    Shape shape;
-    shape.num_units = (call.weight.num_inputs + 1) / 2;
-    shape.num_tiles = whole(shape.num_units, UNITS_OF_TILE);
-    shape.row_bytes = shape.num_tiles * TILE_BYTES;
-    shape.num_rows = call.rows.num_rows;
-    shape.panel_bytes = shape.num_units * UNIT * PANEL;
-    uint8_t* x = static_cast<uint8_t*>(call.rows.scratch);
-    copy_rows(call, shape, x, team);
-    team.wait();
+    Shape shape = shape_of(call);
+    if (shape.first_copied < shape.num_rows) {
+        copy_rows(call, shape, team);
+        team.wait({call.weight.panels, whole(call.weight.num_outputs, PANEL) * shape.panel_bytes});
+    }
     int64_t num_panels = whole(call.weight.num_outputs, PANEL), num_pairs = whole(num_panels, 2);
+    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (shape.num_tiles * TILE_BYTES * 2 * TILE_ROWS)) * 2 * TILE_ROWS;
+    Results results(call);
     begin_tiles();
-    hand_out_blocks(team, shape.num_rows, BLOCK, num_pairs, 2 * shape.panel_bytes, [&](int64_t first, int64_t count, int64_t pair) {
+    hand_out_blocks(team, shape.num_rows, block, num_pairs, 2 * shape.panel_bytes, [&](int64_t first, int64_t count, int64_t pair) {
         int64_t panel = pair * 2, last = first + count;
-        if (panel + 1 < num_panels) multiply_rows<2>(call, shape, x, first, last, panel);
-        else multiply_rows<1>(call, shape, x, first, last, panel);
+        if (panel + 1 < num_panels) multiply_rows<2>(call, shape, first, last, panel, results);
+        else multiply_rows<1>(call, shape, first, last, panel, results);
     });
+    results.put_all();
     end_tiles();
 }
 

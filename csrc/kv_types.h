@@ -88,7 +88,7 @@ struct KVNumbers {
 
     // A chunk's weights as units. Returns their scale.
     static float put_weights(const Floats (&weights)[GROUPS], const ValueScales&, Seen, float* to) {
-        for (int group = 0; group < GROUPS; ++group) store(reinterpret_cast<Value*>(to) + group * LANES, weights[group]);
+        for (int group = 0; group < GROUPS; group += 2) store(reinterpret_cast<Value*>(to) + group * LANES, weights[group], weights[group + 1]);
         return 1.0f;
     }
     static Sums first_sums(const float* output) { return load(output); }
@@ -181,10 +181,11 @@ struct CodesAsBFloat16 : KVCodes<BFloat16> {
     }
     // Times the values' scales. That of a key which is not seen may be no number.
     static float put_weights(const Floats (&weights)[GROUPS], const ValueScales& value_scales, Seen seen, float* to) {
-        for (int group = 0; group < GROUPS; ++group) {
-            Floats scaled = weights[group] * load(value_scales.scales + group * LANES);
-            store(reinterpret_cast<BFloat16*>(to) + group * LANES, seen.holds(group) ? scaled : Floats{});
-        }
+        auto scaled = [&](int group) {
+            Floats weight = weights[group] * load(value_scales.scales + group * LANES);
+            return seen.holds(group) ? weight : Floats{};
+        };
+        for (int group = 0; group < GROUPS; group += 2) store(reinterpret_cast<BFloat16*>(to) + group * LANES, scaled(group), scaled(group + 1));
         return 1.0f;
     }
 };

@@ -68,6 +68,22 @@ inline void store(BFloat16* to, Floats v) {
     std::memcpy(to, &halves, sizeof halves);
 }
 
+// Two vectors' neighbours at once.
+inline void store(float* to, Floats first, Floats second) {
+    store(to, first);
+    store(to + LANES, second);
+}
+
+inline void store(BFloat16* to, Floats first, Floats second) {
+#if defined(__AVX512BF16__)
+    __m512bh both = _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+    std::memcpy(to, &both, sizeof both);
+#else
+    store(to, first);
+    store(to + LANES, second);
+#endif
+}
+
 // To nearest, ties to even; of magnitudes below 2^22.
 inline Ints to_nearest(Floats v) {
 #if defined(__AVX512F__)
