@@ -42,6 +42,7 @@
 #define QUIRE_TILE_KERNELS(TILES)                    \
     namespace quire::TILES {                         \
     void dense_linear(const DenseCall&, const Team&); \
+    void quantized_linear(const QuantizedCall&, const Team&); \
     }
 
 QUIRE_KERNELS(portable)

@@ -72,11 +72,13 @@ bool has_bf16() {
 }
 #endif
 
-InstructionSet with_tiles(const std::string& name, bool present, bool chosen, Kernel<DenseCall> dense_linear, InstructionSet rest) {
+InstructionSet with_tiles(const std::string& name, bool present, bool chosen, Kernel<DenseCall> dense_linear,
+                          Kernel<QuantizedCall> quantized_linear, InstructionSet rest) {
     rest.name = name;
     rest.present = present;
     rest.chosen = chosen;
     rest.dense_linear = dense_linear;
+    rest.quantized_linear = quantized_linear;
     return rest;
 }
 
@@ -84,14 +86,15 @@ InstructionSet with_tiles(const std::string& name, bool present, bool chosen, Ke
 const std::vector<InstructionSet>& instruction_sets() {
     static const std::vector<InstructionSet> sets = {
 #if defined(__x86_64__)
-        with_tiles("amx_bf16", has_bf16() && has_amx(), true, amx_bf16::dense_linear, QUIRE_SET(avx512_bf16, true)),
+        with_tiles("amx_bf16", has_bf16() && has_amx(), true, amx_bf16::dense_linear, amx_bf16::quantized_linear,
+                   QUIRE_SET(avx512_bf16, true)),
         QUIRE_SET(avx512_bf16, has_bf16()),
         QUIRE_SET(avx512_vnni, has_avx512() && __builtin_cpu_supports("avx512vnni")),
         QUIRE_SET(avx512, has_avx512()),
         QUIRE_SET(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")),
 #endif
         QUIRE_SET(portable, true),
-        with_tiles("emulated_tiles", true, false, emulated_tiles::dense_linear, QUIRE_SET(portable, true)),
+        with_tiles("emulated_tiles", true, false, emulated_tiles::dense_linear, emulated_tiles::quantized_linear, QUIRE_SET(portable, true)),
     };
     return sets;
 }
