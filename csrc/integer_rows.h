@@ -68,6 +68,17 @@ inline float scale_for(float outlier, float others) {
     return outlier > APART * others ? largest(others / MOST, outlier / (MOST * OUTLIER)) : outlier / MOST;
 }
 
+// The largest of those of several pieces.
+inline float scale_for_all(const int32_t* tops, const int32_t* others, int num_pieces) {
+    if (num_pieces == 1) return scale_for(of_bits(*tops), of_bits(*others));
+    Floats scale = {};
+    for (int piece = 0; piece < num_pieces; piece += LANES) {
+        Floats top = (Floats)load_units(tops + piece, num_pieces - piece), rest = (Floats)load_units(others + piece, num_pieces - piece);
+        scale = max(scale, top > APART * rest ? max(rest / MOST, top / (MOST * OUTLIER)) : top / MOST);
+    }
+    return max_of(scale);
+}
+
 template <int COUNT>
 inline int place_of(const Ints (&v)[COUNT], int32_t value) {
     for (int n = 0; n < COUNT; ++n) {
@@ -81,22 +92,23 @@ inline int place_of(const Ints (&v)[COUNT], int32_t value) {
     return 0;
 }
 
-// Returns the sum of the codes of a piece whose largest magnitude has the bits `top`. `num_outliers` counts those of its group.
+// A piece whose largest magnitude has the bits `top`. The sum of its codes goes to `total`, and `num_outliers` counts the group's.
 template <typename T, int UNITS, bool LISTED>
-inline int32_t quantize_piece(const T* from, int32_t top, float inverse, int64_t piece, const GroupOfRow& to, int& num_outliers) {
+inline void quantize_piece(const T* from, int32_t top, float inverse, int64_t piece, const GroupOfRow& to, Ints& total, int& num_outliers) {
     constexpr int COUNT = UNITS * UNIT / LANES;
     int8_t codes[UNITS * UNIT];
-    Ints whole[COUNT], total = {};
+    Ints whole[COUNT];
     for (int n = 0; n < COUNT; ++n) {
         whole[n] = to_nearest(load(from + n * LANES) * inverse);
         total += whole[n];
         SignedBytes bytes = __builtin_convertvector(whole[n], SignedBytes);
-        std::memcpy(codes + n * LANES, &bytes, sizeof bytes);
+        if constexpr (LISTED) std::memcpy(to.codes + piece * UNITS + n * LANES / UNIT, &bytes, sizeof bytes);  // units side by side
+        else std::memcpy(codes + n * LANES, &bytes, sizeof bytes);
     }
-    to.put_units(piece * UNITS, codes, UNITS);
+    if constexpr (!LISTED) to.put_units(piece * UNITS, codes, UNITS);
     if (of_bits(top) * inverse < MOST + 0.5f) {
         if constexpr (!LISTED) to.put_outlier(piece, 0, 0);
-        return sum_of(total);
+        return;
     }
     Ints size[COUNT];
     for (int n = 0; n < COUNT; ++n) size[n] = magnitude_bits(load(from + n * LANES));
@@ -111,38 +123,59 @@ inline int32_t quantize_piece(const T* from, int32_t top, float inverse, int64_t
     if constexpr (LISTED) to.put_outlier(num_outliers, unit_of_codes, static_cast<int32_t>(piece) * UNITS + unit);
     else to.put_outlier(piece, unit_of_codes, unit);
     ++num_outliers;
-    return sum_of(total);
 }
 
-// One group of one row. A value that is not finite makes the scale one that is not, and with it the row's results.
+// The largest magnitudes of a piece, lane by lane, and the second ones.
+template <int UNITS, typename T>
+inline void two_largest_of_lanes(const T* from, Ints& most, Ints& second) {
+    most = second = Ints{};
+    for (int n = 0; n < UNITS * UNIT; n += LANES) {
+        Ints size = magnitude_bits(load(from + n));
+        second = max(second, min(most, size));
+        most = max(most, size);
+    }
+}
+
+// Of each piece the bits of the largest magnitude, and of the largest of the others.
+template <int UNITS, typename T>
+inline void two_largest_of_pieces(const T* from, int num_pieces, int32_t* tops, int32_t* others) {
+    constexpr int PIECE = UNITS * UNIT;
+    int piece = 0;
+    for (; piece + LANES <= num_pieces; piece += LANES) {
+        Ints most[LANES], second[LANES];
+        for (int i = 0; i < LANES; ++i) two_largest_of_lanes<UNITS>(from + (piece + i) * PIECE, most[i], second[i]);
+        two_largest_of_each(most, second);
+        std::memcpy(tops + piece, &most[0], sizeof most[0]);
+        std::memcpy(others + piece, &second[0], sizeof second[0]);
+    }
+    for (; piece < num_pieces; ++piece) {
+        Ints most, second;
+        two_largest_of_lanes<UNITS>(from + piece * PIECE, most, second);
+        auto [top, other] = two_largest(most, second);
+        tops[piece] = top;
+        others[piece] = other;
+    }
+}
+
+// One group of one row, its pieces' largest magnitudes known. A value that is not finite makes the scale one that is not, and with it
+// the row's results.
 template <typename T, int UNITS, bool LISTED>
-void quantize(const T* from, int num_pieces, int zero, const GroupOfRow& to) {
+inline void quantize(const T* from, int32_t* tops, const int32_t* others, int num_pieces, int zero, const GroupOfRow& to) {
     constexpr int PIECE = UNITS * UNIT;
     constexpr int32_t INFINITE = 0x7f800000;
-    int32_t tops[MAX_PIECES];
-    float scale = 0.0f;
-    bool finite = true;
-    for (int piece = 0; piece < num_pieces; ++piece) {
-        Ints most = {}, second = {};
-        for (int n = 0; n < PIECE; n += LANES) {
-            Ints size = magnitude_bits(load(from + piece * PIECE + n));
-            second = max(second, min(most, size));
-            most = max(most, size);
-        }
-        auto [top, others] = two_largest(most, second);
-        tops[piece] = top;
-        finite &= top < INFINITE;
-        scale = largest(scale, scale_for(of_bits(top), of_bits(others)));
-    }
-    if (!finite) {
+    float scale = scale_for_all(tops, others, num_pieces);
+    int32_t most = 0;
+    for (int piece = 0; piece < num_pieces; ++piece) most = largest(most, tops[piece]);
+    if (most >= INFINITE) {
         std::memset(tops, 0, sizeof tops[0] * num_pieces);
         scale = of_bits(INFINITE) * 0.0f;
     }
     float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;  // below, it would overflow
-    int32_t sum = 0;
+    Ints total = {};
     int num_outliers = 0;
     for (int piece = 0; piece < num_pieces; ++piece)
-        sum += quantize_piece<T, UNITS, LISTED>(from + piece * PIECE, tops[piece], inverse, piece, to, num_outliers);
+        quantize_piece<T, UNITS, LISTED>(from + piece * PIECE, tops[piece], inverse, piece, to, total, num_outliers);
+    int32_t sum = sum_of(total);
     if (LISTED && num_outliers < num_pieces) to.put_outlier(num_outliers, 0, 0);
     to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
 }
@@ -157,7 +190,10 @@ void quantize_rows(const LinearRows& rows, int zero, const IntegerRows& x, const
         int i = static_cast<int>(row - first);
         GroupOfRow to{x.codes(first) + group * group_size / UNIT * count + i, x.groups(first) + group * IntegerRows::WORDS_OF_GROUP * count,
                       x.outliers(first) + group * num_pieces * IntegerRows::WORDS_OF_PIECE * count, count, i, count};
-        quantize<T, UNITS, false>(static_cast<const T*>(rows.x) + row * rows.x_stride + group * group_size, static_cast<int>(num_pieces), zero, to);
+        const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride + group * group_size;
+        int32_t tops[MAX_PIECES], others[MAX_PIECES];
+        two_largest_of_pieces<UNITS>(from, static_cast<int>(num_pieces), tops, others);
+        quantize<T, UNITS, false>(from, tops, others, static_cast<int>(num_pieces), zero, to);
     });
 }
 

@@ -22,7 +22,7 @@ constexpr int64_t BLOCK_BYTES = 256 << 10;
 // From so many rows on tiles are faster (docs/lab.md).
 constexpr int64_t FEWEST_ROWS = 8, FEWEST_ROWS_OF_GROUPS = 8, FEWEST_ROWS_OF_4_BITS = 8;
 
-constexpr int CHUNK = 8;  // rows whose results are computed at one time
+constexpr int CHUNK = 4;  // rows whose results are computed at one time
 
 struct Shape {
     int rows;   // of a tile of x: as few as are enough for all, and the same in each
@@ -87,23 +87,33 @@ private:
     std::vector<Line> lines_;
 };
 
-// Row-major codes; groups and outliers of TILE_ROWS rows side by side for each tile of rows, which need not be full.
+// Row-major codes; groups and outliers of TILE_ROWS rows side by side for each tile of rows, which need not be full. As many groups
+// at a time as have MAX_PIECES pieces.
 template <typename T>
 void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
-    int64_t group_size = x.num_inputs / x.num_groups;
-    share(team, x.num_rows * x.num_groups, [&](int64_t item) {
-        int64_t group = item % x.num_groups, tile = item / x.num_groups / TILE_ROWS;
-        int i = static_cast<int>(item / x.num_groups % TILE_ROWS);
+    int num_pieces = static_cast<int>(x.num_pieces);
+    int64_t group_size = x.num_inputs / x.num_groups, most = MAX_PIECES / num_pieces, num_runs = (x.num_groups + most - 1) / most;
+    share(team, x.num_rows * num_runs, [&](int64_t item) {
+        int64_t first = item % num_runs * most, tile = item / num_runs / TILE_ROWS;
+        int i = static_cast<int>(item / num_runs % TILE_ROWS), num_groups = static_cast<int>(x.num_groups - first < most ? x.num_groups - first : most);
         int64_t row = tile * shape.rows + i;
-        GroupOfRow to{x.codes(row) + group * group_size / UNIT,
-                      x.groups(tile * TILE_ROWS) + group * IntegerRows::WORDS_OF_GROUP * TILE_ROWS,
-                      x.outliers(tile * TILE_ROWS) + group * x.num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS, TILE_ROWS, i, 1};
-        if (i < shape.rows && row < rows.num_rows) {
-            quantize<T, PIECE_UNITS, true>(static_cast<const T*>(rows.x) + row * rows.x_stride + group * group_size,
-                                           static_cast<int>(x.num_pieces), zero, to);
-        } else {
-            to.put_scale(0.0f, 0.0f, 0);
-            to.put_outlier(0, 0, 0);
+        bool is_row = i < shape.rows && row < rows.num_rows;
+        const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride + first * group_size;
+        int32_t tops[MAX_PIECES], others[MAX_PIECES];
+        if (is_row) two_largest_of_pieces<PIECE_UNITS>(from, num_groups * num_pieces, tops, others);
+        GroupOfRow to{x.codes(row) + first * group_size / UNIT,
+                      x.groups(tile * TILE_ROWS) + first * IntegerRows::WORDS_OF_GROUP * TILE_ROWS,
+                      x.outliers(tile * TILE_ROWS) + first * num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS, TILE_ROWS, i, 1};
+        for (int g = 0; g < num_groups; ++g) {
+            if (is_row) {
+                quantize<T, PIECE_UNITS, true>(from + g * group_size, tops + g * num_pieces, others + g * num_pieces, num_pieces, zero, to);
+            } else {
+                to.put_scale(0.0f, 0.0f, 0);
+                to.put_outlier(0, 0, 0);
+            }
+            to.codes += group_size / UNIT;
+            to.group += IntegerRows::WORDS_OF_GROUP * TILE_ROWS;
+            to.outliers += num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS;
         }
     });
 }
@@ -239,7 +249,7 @@ void several_groups(const Work& work, const Team& team) {
 // One group: sums of up to two tiles of rows and two panels, whose results are computed while the next ones are multiplied.
 class Finished {
 public:
-    explicit Finished(const Work& work) : work_(work) {}
+    explicit Finished(const Work& work) : work_(work), chunks_of_tile_((work.shape.rows + CHUNK - 1) / CHUNK) {}
 
     template <int ROW_TILES, int PANELS>
     void take(int64_t tile, int64_t index, const Panel (&panels)[2]) {
@@ -252,58 +262,67 @@ public:
         index_ = index;
         num_panels_ = PANELS;
         for (int p = 0; p < PANELS; ++p) panels_[p] = panels[p];
-        num_chunks_ = ROW_TILES * chunks_of_tile() * PANELS;
-        chunk_ = 0;
+        chunks_left_ = ROW_TILES * chunks_of_tile_;
+        t_ = first_ = 0;
     }
     void advance(int64_t num_chunks) {
-        for (int64_t n = 0; n < num_chunks && chunk_ < num_chunks_; ++n) compute(chunk_++);
+        for (; num_chunks > 0 && chunks_left_ > 0; --num_chunks, --chunks_left_) compute();
     }
-    void finish() { advance(num_chunks_); }
+    void finish() { advance(chunks_left_); }
     // Of one `advance`, so that all are computed in so many.
-    int64_t chunks_of(int64_t num_steps) const { return (num_chunks_ + num_steps - 1) / num_steps; }
+    int64_t chunks_of(int64_t num_steps) const { return (chunks_left_ + num_steps - 1) / num_steps; }
 
 private:
-    int chunks_of_tile() const { return (work_.shape.rows + CHUNK - 1) / CHUNK; }
-
-    void compute(int chunk) {
-        int p = chunk % num_panels_, part = chunk / num_panels_, t = part / chunks_of_tile(), i = part % chunks_of_tile() * CHUNK;
-        int left = work_.rows_of(tile_ + t) - i;
-        if (left > 0) at_once<CHUNK>(i, left, [&](int64_t first, auto M) { compute_rows<M>(t, p, static_cast<int>(first)); });
+    void compute() {
+        int left = work_.rows_of(tile_ + t_) - first_;
+        if (left > 0) at_once<CHUNK>(first_, left, [&](int64_t first, auto M) {
+            if (panels_[0].minima) compute_rows<M, true>(static_cast<int>(first));
+            else compute_rows<M, false>(static_cast<int>(first));
+        });
+        first_ += CHUNK;
+        if (first_ >= work_.shape.rows) ++t_, first_ = 0;
     }
 
-    template <int M>
-    void compute_rows(int t, int p, int first) {
-        int64_t tile = tile_ + t;
+    template <int M, bool MINIMUM>
+    void compute_rows(int first) {
+        int64_t tile = tile_ + t_;
         const auto* group = work_.groups(tile);
         const auto* outliers = work_.outliers(tile);
-        unsigned found = rows_with_outliers(outliers) >> first;
-        if (found & ((1u << M) - 1))
-            for (int i = first; i < first + M; ++i)
+        for (unsigned found = rows_with_outliers(outliers) & (((1u << M) - 1) << first); found; found &= found - 1) {
+            int i = __builtin_ctz(found);
+            for (int p = 0; p < num_panels_; ++p)
                 for (int part = 0; part < PARTS; ++part) {
-                    int32_t* at = sums_[t][p][i] + part * LANES;
+                    int32_t* at = sums_[t_][p][i] + part * LANES;
                     Ints whole = add_outliers(load_units(at), panels_[p].codes, outliers, work_.shape.pieces_of_group, i, part);
                     std::memcpy(at, &whole, sizeof whole);
                 }
-        Floats y[M][PARTS];
-        for (int part = 0; part < PARTS; ++part) {
-            Floats scale = load(panels_[p].scales + part * LANES);
-#pragma GCC unroll 8
-            for (int i = 0; i < M; ++i) {
-                Ints whole = load_units(sums_[t][p][first + i] + part * LANES) + group->minus_zero[first + i];
-                Floats total = {};
-                total += __builtin_convertvector(whole, Floats) * (scale * group->scales[first + i]);
-                if (panels_[p].minima) total += load(panels_[p].minima + part * LANES) * group->sums[first + i];
-                y[i][part] = total;
-            }
         }
-        store_rows(work_.call.rows, work_.call.weight.num_outputs, tile * work_.shape.rows + first, (index_ + p) * PANEL, y, 0);
+        for (int p = 0; p < num_panels_; ++p) {
+            const Panel& panel = panels_[p];
+            Floats y[M][PARTS];
+            for (int part = 0; part < PARTS; ++part) {
+                Floats scale = load(panel.scales + part * LANES), minimum = {};
+                if constexpr (MINIMUM) minimum = load(panel.minima + part * LANES);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; ++m) {
+                    int i = first + m;
+                    Ints whole = load_units(sums_[t_][p][i] + part * LANES) + group->minus_zero[i];
+                    Floats total = {};
+                    total += __builtin_convertvector(whole, Floats) * (scale * group->scales[i]);
+                    if constexpr (MINIMUM) total += minimum * group->sums[i];
+                    y[m][part] = total;
+                }
+            }
+            store_rows(work_.call.rows, work_.call.weight.num_outputs, tile * work_.shape.rows + first, (index_ + p) * PANEL, y, 0);
+        }
     }
 
     const Work& work_;
     alignas(64) Sums sums_[2][2];
     Panel panels_[2];
     int64_t tile_ = 0, index_ = 0;
-    int num_panels_ = 1, chunk_ = 0, num_chunks_ = 0;
+    int num_panels_ = 1, chunks_of_tile_, chunks_left_ = 0;
+    int t_ = 0, first_ = 0;  // of the next chunk: the tile, and the row in it
 };
 
 // Tiles: sums in 0 to 3, x in 4 and 5, weights in 6 and 7. Up to two of rows times up to two panels.
@@ -316,9 +335,11 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
     zero_tile<1>();
     zero_tile<2>();
     zero_tile<3>();
-    for (int t = 0; t < ROW_TILES; ++t)
-        prefetch_results<PANELS>(work.call.rows, (tile + t) * shape.rows, work.rows_of(tile + t), index);
     int64_t chunks = finished.chunks_of(shape.tiles_of_group);
+    int64_t row = tile * shape.rows, rows_left = work.call.rows.num_rows - row < ROW_TILES * shape.rows ? work.call.rows.num_rows - row : ROW_TILES * shape.rows;
+    int64_t rows_of_step = (rows_left + shape.tiles_of_group - 1) / shape.tiles_of_group;
+    int64_t width = work.call.rows.y_bfloat16 ? 2 : 4;
+    const char* y = static_cast<const char*>(work.call.rows.y) + (row * work.call.rows.y_stride + index * PANEL) * width;
     for (int64_t t = 0; t < shape.tiles_of_group; ++t) {
         int64_t at = t * shape.units * UNIT;
         load_tile<6>(panels[0].codes + at * PANEL, UNIT_BYTES);
@@ -336,6 +357,8 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
         for (int p = 0; p < PANELS; ++p)
             for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + p * work.call.weight.panel_bytes + line);
         ahead.from += ahead.step;
+        for (int64_t i = 0; i < rows_of_step && rows_left > 0; ++i, --rows_left, y += work.call.rows.y_stride * width)
+            for (int64_t line = 0; line < PANELS * PANEL * width; line += 64) prefetch(y + line);
         finished.advance(chunks);
     }
     finished.take<ROW_TILES, PANELS>(tile, index, panels);
