@@ -19,8 +19,9 @@ constexpr int UNIT_BYTES = UNIT * PANEL;  // of a panel's codes
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 256 << 10;
 
-// From so many rows on tiles are faster (docs/lab.md).
-constexpr int64_t FEWEST_ROWS = 8, FEWEST_ROWS_OF_GROUPS = 8, FEWEST_ROWS_OF_4_BITS = 8;
+// From so many rows on tiles are faster: of weights with one group, with several, and with groups of one piece, where scaling the
+// sums takes longer than multiplying.
+constexpr int64_t FEWEST_ROWS = 4, FEWEST_ROWS_OF_GROUPS = 8, FEWEST_ROWS_OF_PIECES = 16;
 
 constexpr int CHUNK = 4;  // rows whose results are computed at one time
 
@@ -95,7 +96,8 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
     int64_t group_size = x.num_inputs / x.num_groups, most = MAX_PIECES / num_pieces, num_runs = (x.num_groups + most - 1) / most;
     share(team, x.num_rows * num_runs, [&](int64_t item) {
         int64_t first = item % num_runs * most, tile = item / num_runs / TILE_ROWS;
-        int i = static_cast<int>(item / num_runs % TILE_ROWS), num_groups = static_cast<int>(x.num_groups - first < most ? x.num_groups - first : most);
+        int i = static_cast<int>(item / num_runs % TILE_ROWS);
+        int num_groups = static_cast<int>(x.num_groups - first < most ? x.num_groups - first : most);
         int64_t row = tile * shape.rows + i;
         bool is_row = i < shape.rows && row < rows.num_rows;
         const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride + first * group_size;
@@ -130,13 +132,17 @@ inline unsigned rows_with_outliers(const Outliers<TILE_ROWS>* outliers) {
 #endif
 }
 
-// What a row's outliers in a group add to its sums.
-inline Ints add_outliers(Ints sums, const uint8_t* codes, const Outliers<TILE_ROWS>* outliers, int64_t num_pieces, int i, int part) {
-    for (int64_t n = 0; n < num_pieces && outliers[n].codes[i]; ++n) {
-        Bytes unit = load_bytes(codes + outliers[n].units[i] * UNIT_BYTES + part * UNIT * LANES);
-        sums += add_products(Ints{}, unit, outliers[n].codes[i]) * OUTLIER;
+// Adds to the sums of row `i`, of PANEL outputs, what its outliers in a group add. Its first one may be none: that adds nothing.
+inline void add_outliers(int32_t* sums, const uint8_t* codes, const Outliers<TILE_ROWS>* outliers, int64_t num_pieces, int i) {
+    for (int part = 0; part < PARTS; ++part, sums += LANES) {
+        Ints whole = load_units(sums);
+        int64_t n = 0;
+        do {
+            Bytes unit = load_bytes(codes + outliers[n].units[i] * UNIT_BYTES + part * UNIT * LANES);
+            whole += add_products(Ints{}, unit, outliers[n].codes[i]) * OUTLIER;
+        } while (outliers[n].codes[i] && ++n < num_pieces && outliers[n].codes[i]);  // behind the last one lies what was there before
+        std::memcpy(sums, &whole, sizeof whole);
     }
-    return sums;
 }
 
 struct Work {
@@ -182,7 +188,7 @@ void multiply_groups(const Work& work, int64_t tile, const Panel& panel, int64_t
     int64_t group_bytes = shape.tiles_of_group * shape.units * UNIT, codes_bytes = group_bytes * PANEL;
     alignas(64) Sums sums[2];
     // Rows that the tile does not have are scaled too, by zero.
-    for (int i = shape.rows; i < M; ++i) std::memset(sums[0][i], 0, sizeof sums[0][i]), std::memset(sums[1][i], 0, sizeof sums[1][i]);
+    for (int i = shape.rows; i < TILE_ROWS; ++i) std::memset(sums[0][i], 0, sizeof sums[0][i]), std::memset(sums[1][i], 0, sizeof sums[1][i]);
     Floats totals[M * PARTS];
 #pragma GCC unroll 64
     for (int s = 0; s < M * PARTS; ++s) totals[s] = Floats{};
@@ -193,14 +199,12 @@ void multiply_groups(const Work& work, int64_t tile, const Panel& panel, int64_t
         if (g + 1 < shape.num_groups) multiply_group(work, x + (g + 1) * group_bytes, codes + (g + 1) * codes_bytes, sums[(g + 1) % 2]);
         for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + line);
         ahead.from += ahead.step;
-        for (unsigned found = rows_with_outliers(outliers); found; found &= found - 1) {
-            int i = __builtin_ctz(found);
-            for (int p = 0; p < PARTS; ++p) {
-                Ints whole = load_units(now[i] + p * LANES);
-                whole = add_outliers(whole, codes + g * codes_bytes, outliers, shape.pieces_of_group, i, p);
-                std::memcpy(now[i] + p * LANES, &whole, sizeof whole);
-            }
-        }
+        // Most often it is one row: always one, if need be the last one's none, is faster than a branch that is often guessed wrong.
+        unsigned found = rows_with_outliers(outliers);
+        do {
+            int i = __builtin_ctz(found | 1u << (TILE_ROWS - 1));
+            add_outliers(now[i], codes + g * codes_bytes, outliers, shape.pieces_of_group, i);
+        } while (found &= found - 1);
 #pragma GCC unroll 4
         for (int p = 0; p < PARTS; ++p) {
             Floats scale = load(scales + p * LANES), minimum = {};
@@ -290,12 +294,7 @@ private:
         const auto* outliers = work_.outliers(tile);
         for (unsigned found = rows_with_outliers(outliers) & (((1u << M) - 1) << first); found; found &= found - 1) {
             int i = __builtin_ctz(found);
-            for (int p = 0; p < num_panels_; ++p)
-                for (int part = 0; part < PARTS; ++part) {
-                    int32_t* at = sums_[t_][p][i] + part * LANES;
-                    Ints whole = add_outliers(load_units(at), panels_[p].codes, outliers, work_.shape.pieces_of_group, i, part);
-                    std::memcpy(at, &whole, sizeof whole);
-                }
+            for (int p = 0; p < num_panels_; ++p) add_outliers(sums_[t_][p][i], panels_[p].codes, outliers, work_.shape.pieces_of_group, i);
         }
         for (int p = 0; p < num_panels_; ++p) {
             const Panel& panel = panels_[p];
@@ -336,10 +335,11 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
     zero_tile<2>();
     zero_tile<3>();
     int64_t chunks = finished.chunks_of(shape.tiles_of_group);
-    int64_t row = tile * shape.rows, rows_left = work.call.rows.num_rows - row < ROW_TILES * shape.rows ? work.call.rows.num_rows - row : ROW_TILES * shape.rows;
-    int64_t rows_of_step = (rows_left + shape.tiles_of_group - 1) / shape.tiles_of_group;
-    int64_t width = work.call.rows.y_bfloat16 ? 2 : 4;
-    const char* y = static_cast<const char*>(work.call.rows.y) + (row * work.call.rows.y_stride + index * PANEL) * width;
+    // Results' lines are asked for, a few with each step, for the second cache: the first one's few places are for x and weights.
+    const LinearRows& rows = work.call.rows;
+    int64_t row = tile * shape.rows, left = rows.num_rows - row, most = ROW_TILES * shape.rows, width = rows.y_bfloat16 ? 2 : 4;
+    int64_t rows_left = left < most ? left : most, rows_of_step = (rows_left + shape.tiles_of_group - 1) / shape.tiles_of_group;
+    const char* y = static_cast<const char*>(rows.y) + (row * rows.y_stride + index * PANEL) * width;
     for (int64_t t = 0; t < shape.tiles_of_group; ++t) {
         int64_t at = t * shape.units * UNIT;
         load_tile<6>(panels[0].codes + at * PANEL, UNIT_BYTES);
@@ -357,7 +357,7 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
         for (int p = 0; p < PANELS; ++p)
             for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + p * work.call.weight.panel_bytes + line);
         ahead.from += ahead.step;
-        for (int64_t i = 0; i < rows_of_step && rows_left > 0; ++i, --rows_left, y += work.call.rows.y_stride * width)
+        for (int64_t i = 0; i < rows_of_step && rows_left > 0; ++i, --rows_left, y += rows.y_stride * width)
             for (int64_t line = 0; line < PANELS * PANEL * width; line += 64) prefetch(y + line);
         finished.advance(chunks);
     }
@@ -393,8 +393,8 @@ void one_group(const Work& work, const Team& team) {
 // Weights whose groups are not made of whole pieces are left to the other kernel.
 bool is_faster(const QuantizedWeight& weight, int64_t num_rows) {
     if (weight.group_size % (PIECE_UNITS * UNIT)) return false;
-    if (weight.bits == 4) return num_rows >= FEWEST_ROWS_OF_4_BITS;
-    return num_rows >= (weight.group_size < weight.num_inputs ? FEWEST_ROWS_OF_GROUPS : FEWEST_ROWS);
+    if (weight.group_size == weight.num_inputs) return num_rows >= FEWEST_ROWS;
+    return num_rows >= (weight.group_size > PIECE_UNITS * UNIT ? FEWEST_ROWS_OF_GROUPS : FEWEST_ROWS_OF_PIECES);
 }
 
 }  // namespace
