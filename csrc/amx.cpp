@@ -18,10 +18,10 @@ namespace quire {
 
 namespace {
 
-bool has_tiles_of_bfloat16() {
+bool has_tiles() {
     unsigned a, b, c, d;
-    constexpr unsigned AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16) && (d & AMX_TILE);
+    constexpr unsigned AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16) && (d & AMX_TILE) && (d & AMX_INT8);
 }
 
 // Linux saves the tiles of a process only after it has asked for them (Documentation/arch/x86/xstate.rst).
@@ -56,9 +56,34 @@ bool multiplies_right() {
     return true;
 }
 
+// The same of bytes: 96 inputs, one group of parts of tiles.
+bool multiplies_bytes_right() {
+    constexpr int ROWS = 35, INPUTS = 96, OUTPUTS = 40, CODES = INPUTS * PANEL, PANEL_BYTES = CODES + 64, ROW_BYTES = INPUTS + 12 + 8 * 3;
+    std::vector<float> x(ROWS * INPUTS);
+    std::vector<uint8_t> panels(3 * PANEL_BYTES);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i)) * (i % 89 ? 1.0f : 50.0f);
+    for (int panel = 0; panel < 3; ++panel) {
+        uint8_t* codes = panels.data() + panel * PANEL_BYTES;
+        for (int i = 0; i < CODES; ++i) codes[i] = static_cast<uint8_t>(i * 37 + panel);
+        for (int i = 0; i < PANEL; ++i) codes[CODES + 2 * i + 1] = 0x1c;  // scales of 2^-8, in float16
+    }
+    auto multiply = [&](void (*quantized_linear)(const QuantizedCall&, const Team&)) {
+        std::vector<float> y(ROWS * OUTPUTS);
+        std::vector<uint32_t> scratch(48 * ROW_BYTES / 4);
+        QuantizedCall call{{panels.data(), PANEL_BYTES, CODES, INPUTS, OUTPUTS, 8, INPUTS, 1, 128, false},
+                           {x.data(), nullptr, y.data(), scratch.data(), ROWS, INPUTS, OUTPUTS, false, false, false}};
+        run_on_team(1, [&](const Team& team) { quantized_linear(call, team); });
+        return y;
+    };
+    std::vector<float> found = multiply(amx_bf16::quantized_linear), expected = multiply(emulated_tiles::quantized_linear);
+    for (std::size_t i = 0; i < found.size(); ++i)
+        if (!(std::fabs(found[i] - expected[i]) < 1e-3f)) return false;
+    return true;
+}
+
 }  // namespace
 
-bool has_amx() { return has_tiles_of_bfloat16() && ask_for_tiles() && multiplies_right(); }
+bool has_amx() { return has_tiles() && ask_for_tiles() && multiplies_right() && multiplies_bytes_right(); }
 
 #else
 

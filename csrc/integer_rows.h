@@ -22,11 +22,11 @@ struct Group {
     int32_t minus_zero[M];  // what the weights' zero takes from the products
 };
 
-// Of a piece of a group of M rows.
+// Of a piece of a group of M rows. Or, LISTED, one of each row's outliers in that group, up to where there is none.
 template <int M>
 struct Outliers {
     int32_t codes[M];  // a unit of zeros but for the second code; 0 where there is none
-    int32_t units[M];
+    int32_t units[M];  // of the piece; or of the group
 };
 
 // Rows as integers, as many side by side as are multiplied at one time: unit by unit the rows' codes; behind all of them the
@@ -43,10 +43,10 @@ struct IntegerRows {
     static constexpr int WORDS_OF_GROUP = sizeof(Group<1>) / 4, WORDS_OF_PIECE = sizeof(Outliers<1>) / 4;
 };
 
-// Where the parts of one row's group go: it is row `i` of `count`.
+// Where the parts of one row's group go: it is row `i` of `count`. Its own units are `step` apart.
 struct GroupOfRow {
     int32_t *codes, *group, *outliers;
-    int count, i;
+    int count, i, step;
 
     void put_scale(float scale, float sum, int32_t minus_zero) const {
         std::memcpy(group + i, &scale, sizeof scale);
@@ -55,7 +55,7 @@ struct GroupOfRow {
     }
     void put_units(int64_t first, const void* units, int num_units) const {
         for (int u = 0; u < num_units; ++u)
-            std::memcpy(codes + (first + u) * count + i, static_cast<const int32_t*>(units) + u, sizeof(int32_t));
+            std::memcpy(codes + (first + u) * step, static_cast<const int32_t*>(units) + u, sizeof(int32_t));
     }
     void put_outlier(int64_t piece, int32_t unit_of_codes, int32_t unit) const {
         outliers[2 * piece * count + i] = unit_of_codes;
@@ -66,6 +66,17 @@ struct GroupOfRow {
 // The scale for a piece alone, its largest magnitude known, and the largest of the others.
 inline float scale_for(float outlier, float others) {
     return outlier > APART * others ? largest(others / MOST, outlier / (MOST * OUTLIER)) : outlier / MOST;
+}
+
+// The largest of those of several pieces.
+inline float scale_for_all(const int32_t* tops, const int32_t* others, int num_pieces) {
+    if (num_pieces == 1) return scale_for(of_bits(*tops), of_bits(*others));
+    Floats scale = {};
+    for (int piece = 0; piece < num_pieces; piece += LANES) {
+        Floats top = (Floats)load_units(tops + piece, num_pieces - piece), rest = (Floats)load_units(others + piece, num_pieces - piece);
+        scale = max(scale, top > APART * rest ? max(rest / MOST, top / (MOST * OUTLIER)) : top / MOST);
+    }
+    return max_of(scale);
 }
 
 template <int COUNT>
@@ -81,22 +92,23 @@ inline int place_of(const Ints (&v)[COUNT], int32_t value) {
     return 0;
 }
 
-// Returns the sum of the codes of a piece whose largest magnitude has the bits `top`.
-template <typename T, int UNITS>
-inline int32_t quantize_piece(const T* from, int32_t top, float inverse, int64_t piece, const GroupOfRow& to) {
+// A piece whose largest magnitude has the bits `top`. The sum of its codes goes to `total`, and `num_outliers` counts the group's.
+template <typename T, int UNITS, bool LISTED>
+inline void quantize_piece(const T* from, int32_t top, float inverse, int64_t piece, const GroupOfRow& to, Ints& total, int& num_outliers) {
     constexpr int COUNT = UNITS * UNIT / LANES;
     int8_t codes[UNITS * UNIT];
-    Ints whole[COUNT], total = {};
+    Ints whole[COUNT];
     for (int n = 0; n < COUNT; ++n) {
         whole[n] = to_nearest(load(from + n * LANES) * inverse);
         total += whole[n];
         SignedBytes bytes = __builtin_convertvector(whole[n], SignedBytes);
-        std::memcpy(codes + n * LANES, &bytes, sizeof bytes);
+        if constexpr (LISTED) std::memcpy(to.codes + piece * UNITS + n * LANES / UNIT, &bytes, sizeof bytes);  // units side by side
+        else std::memcpy(codes + n * LANES, &bytes, sizeof bytes);
     }
-    to.put_units(piece * UNITS, codes, UNITS);
+    if constexpr (!LISTED) to.put_units(piece * UNITS, codes, UNITS);
     if (of_bits(top) * inverse < MOST + 0.5f) {
-        to.put_outlier(piece, 0, 0);
-        return sum_of(total);
+        if constexpr (!LISTED) to.put_outlier(piece, 0, 0);
+        return;
     }
     Ints size[COUNT];
     for (int n = 0; n < COUNT; ++n) size[n] = magnitude_bits(load(from + n * LANES));
@@ -104,40 +116,67 @@ inline int32_t quantize_piece(const T* from, int32_t top, float inverse, int64_t
     int32_t code, units[UNITS * UNIT];
     std::memcpy(units, whole, sizeof units);
     int32_t second = (units[place] + OUTLIER / 2) >> 7;
-    auto& word = to.codes[(piece * UNITS + unit) * to.count + to.i];
+    auto& word = to.codes[(piece * UNITS + unit) * to.step];
     code = (units[place] - second * OUTLIER) & 0xff;
     word = static_cast<int32_t>((static_cast<uint32_t>(word) & ~(0xffu << shift)) | static_cast<uint32_t>(code) << shift);
-    to.put_outlier(piece, static_cast<int32_t>(static_cast<uint32_t>(second & 0xff) << shift), unit);
-    return sum_of(total);
+    int32_t unit_of_codes = static_cast<int32_t>(static_cast<uint32_t>(second & 0xff) << shift);
+    if constexpr (LISTED) to.put_outlier(num_outliers, unit_of_codes, static_cast<int32_t>(piece) * UNITS + unit);
+    else to.put_outlier(piece, unit_of_codes, unit);
+    ++num_outliers;
 }
 
-// One group of one row. A value that is not finite makes the scale one that is not, and with it the row's results.
-template <typename T, int UNITS>
-void quantize(const T* from, int num_pieces, int zero, const GroupOfRow& to) {
+// The largest magnitudes of a piece, lane by lane, and the second ones.
+template <int UNITS, typename T>
+inline void two_largest_of_lanes(const T* from, Ints& most, Ints& second) {
+    most = second = Ints{};
+    for (int n = 0; n < UNITS * UNIT; n += LANES) {
+        Ints size = magnitude_bits(load(from + n));
+        second = max(second, min(most, size));
+        most = max(most, size);
+    }
+}
+
+// Of each piece the bits of the largest magnitude, and of the largest of the others.
+template <int UNITS, typename T>
+inline void two_largest_of_pieces(const T* from, int num_pieces, int32_t* tops, int32_t* others) {
+    constexpr int PIECE = UNITS * UNIT;
+    int piece = 0;
+    for (; piece + LANES <= num_pieces; piece += LANES) {
+        Ints most[LANES], second[LANES];
+        for (int i = 0; i < LANES; ++i) two_largest_of_lanes<UNITS>(from + (piece + i) * PIECE, most[i], second[i]);
+        two_largest_of_each(most, second);
+        std::memcpy(tops + piece, &most[0], sizeof most[0]);
+        std::memcpy(others + piece, &second[0], sizeof second[0]);
+    }
+    for (; piece < num_pieces; ++piece) {
+        Ints most, second;
+        two_largest_of_lanes<UNITS>(from + piece * PIECE, most, second);
+        auto [top, other] = two_largest(most, second);
+        tops[piece] = top;
+        others[piece] = other;
+    }
+}
+
+// One group of one row, its pieces' largest magnitudes known. A value that is not finite makes the scale one that is not, and with it
+// the row's results.
+template <typename T, int UNITS, bool LISTED>
+inline void quantize(const T* from, int32_t* tops, const int32_t* others, int num_pieces, int zero, const GroupOfRow& to) {
     constexpr int PIECE = UNITS * UNIT;
     constexpr int32_t INFINITE = 0x7f800000;
-    int32_t tops[MAX_PIECES];
-    float scale = 0.0f;
-    bool finite = true;
-    for (int piece = 0; piece < num_pieces; ++piece) {
-        Ints most = {}, second = {};
-        for (int n = 0; n < PIECE; n += LANES) {
-            Ints size = magnitude_bits(load(from + piece * PIECE + n));
-            second = max(second, min(most, size));
-            most = max(most, size);
-        }
-        auto [top, others] = two_largest(most, second);
-        tops[piece] = top;
-        finite &= top < INFINITE;
-        scale = largest(scale, scale_for(of_bits(top), of_bits(others)));
-    }
-    if (!finite) {
+    float scale = scale_for_all(tops, others, num_pieces);
+    int32_t most = 0;
+    for (int piece = 0; piece < num_pieces; ++piece) most = largest(most, tops[piece]);
+    if (most >= INFINITE) {
         std::memset(tops, 0, sizeof tops[0] * num_pieces);
         scale = of_bits(INFINITE) * 0.0f;
     }
     float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;  // below, it would overflow
-    int32_t sum = 0;
-    for (int piece = 0; piece < num_pieces; ++piece) sum += quantize_piece<T, UNITS>(from + piece * PIECE, tops[piece], inverse, piece, to);
+    Ints total = {};
+    int num_outliers = 0;
+    for (int piece = 0; piece < num_pieces; ++piece)
+        quantize_piece<T, UNITS, LISTED>(from + piece * PIECE, tops[piece], inverse, piece, to, total, num_outliers);
+    int32_t sum = sum_of(total);
+    if (LISTED && num_outliers < num_pieces) to.put_outlier(num_outliers, 0, 0);
     to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
 }
 
@@ -148,9 +187,13 @@ void quantize_rows(const LinearRows& rows, int zero, const IntegerRows& x, const
     share(team, x.num_rows * x.num_groups, [&](int64_t item) {
         int64_t row = item / x.num_groups, group = item % x.num_groups, first = row / ROWS * ROWS;
         int count = static_cast<int>(x.num_rows - first < ROWS ? x.num_rows - first : ROWS);
-        GroupOfRow to{x.codes(first) + group * group_size / UNIT * count, x.groups(first) + group * IntegerRows::WORDS_OF_GROUP * count,
-                      x.outliers(first) + group * num_pieces * IntegerRows::WORDS_OF_PIECE * count, count, static_cast<int>(row - first)};
-        quantize<T, UNITS>(static_cast<const T*>(rows.x) + row * rows.x_stride + group * group_size, static_cast<int>(num_pieces), zero, to);
+        int i = static_cast<int>(row - first);
+        GroupOfRow to{x.codes(first) + group * group_size / UNIT * count + i, x.groups(first) + group * IntegerRows::WORDS_OF_GROUP * count,
+                      x.outliers(first) + group * num_pieces * IntegerRows::WORDS_OF_PIECE * count, count, i, count};
+        const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride + group * group_size;
+        int32_t tops[MAX_PIECES], others[MAX_PIECES];
+        two_largest_of_pieces<UNITS>(from, static_cast<int>(num_pieces), tops, others);
+        quantize<T, UNITS, false>(from, tops, others, static_cast<int>(num_pieces), zero, to);
     });
 }
 

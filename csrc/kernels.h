@@ -44,6 +44,7 @@
     void dense_linear(const DenseCall&, const Team&); \
     void attention_bfloat16(const AttentionCall&, const Team&); \
     void attention_bfloat16_over_codes(const AttentionCall&, const Team&); \
+    void quantized_linear(const QuantizedCall&, const Team&); \
     }
 
 QUIRE_KERNELS(portable)

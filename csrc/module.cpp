@@ -78,6 +78,7 @@ InstructionSet with_tiles(const InstructionSet& tiles, InstructionSet rest) {
     rest.present = tiles.present;
     rest.chosen = tiles.chosen;
     rest.dense_linear = tiles.dense_linear;
+    rest.quantized_linear = tiles.quantized_linear;
     rest.attention_bfloat16 = tiles.attention_bfloat16;
     rest.attention_over_codes[1] = tiles.attention_over_codes[1];
     return rest;
@@ -86,6 +87,7 @@ InstructionSet with_tiles(const InstructionSet& tiles, InstructionSet rest) {
 #define QUIRE_TILES_SET(TILES, PRESENT, CHOSEN)                                             \
     InstructionSet{.name = #TILES, .present = PRESENT, .chosen = CHOSEN,                     \
                    .attention_bfloat16 = TILES::attention_bfloat16, .dense_linear = TILES::dense_linear, \
+                   .quantized_linear = TILES::quantized_linear,                              \
                    .attention_over_codes = {nullptr, TILES::attention_bfloat16_over_codes}}
 
 // The fastest first.

@@ -17,7 +17,8 @@ struct QuantizedWeight {
     bool has_minimum;
 };
 
-// Scratch (integer_rows.h): for each row K bytes, 12 for each group of inputs, and 8 for each 32 inputs of one, or for a smaller one.
+// Scratch (integer_rows.h): for each row K bytes, 12 for each group of inputs, and 8 for each 32 inputs of one, or for a smaller one;
+// of whole tiles of 16 rows.
 struct QuantizedCall {
     QuantizedWeight weight;
     LinearRows rows;

@@ -1,5 +1,5 @@
-// The processor's tiles (Intel AMX): eight of 16 rows of 64 bytes. Or the same in plain C++, so that what is built on them
-// can be tested on any machine.
+// The processor's tiles (Intel AMX): eight of up to 16 rows of up to 64 bytes. Or the same in plain C++, so that what is built on
+// them can be tested on any machine.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,11 @@ namespace quire::QUIRE_TILES {
 
 constexpr int TILE_ROWS = 16;
 constexpr int TILE_BYTES = 64;  // of a row
+
+// Of one tile. Fewer rows are loaded, multiplied and stored sooner.
+struct TileShape {
+    int rows = TILE_ROWS, bytes = TILE_BYTES;
+};
 
 #if defined(QUIRE_REAL_TILES)
 
@@ -21,9 +26,12 @@ struct alignas(64) TileConfig {
 
 // Instructions are written out: the compiler's own functions do not say that they read memory, and GCC 12 then drops the
 // stores before them.
-inline void begin_tiles() {
+inline void begin_tiles(const TileShape (&shapes)[8] = {}) {
     TileConfig config;
-    for (int tile = 0; tile < 8; ++tile) config.row_bytes[tile] = TILE_BYTES, config.rows[tile] = TILE_ROWS;
+    for (int tile = 0; tile < 8; ++tile) {
+        config.row_bytes[tile] = static_cast<uint16_t>(shapes[tile].bytes);
+        config.rows[tile] = static_cast<uint8_t>(shapes[tile].rows);
+    }
     asm volatile("ldtilecfg %0" ::"m"(config) : "memory");
 }
 
@@ -50,11 +58,22 @@ inline void multiply_tiles() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(X), "i"(WEIGHTS));
 }
 
+// The same of integers: x [16 rows, 16 units] of four signed bytes, weights [16 units, 16 outputs] of unsigned ones, sums of int32.
+template <int SUMS, int X, int WEIGHTS>
+inline void multiply_tiles_of_bytes() {
+    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(X), "i"(WEIGHTS));
+}
+
 #else
 
 inline thread_local uint32_t tiles[8][TILE_ROWS][TILE_BYTES / 4];
+inline thread_local TileShape tile_shapes[8];
 
-inline void begin_tiles() { std::memset(tiles, 0, sizeof tiles); }
+inline void begin_tiles(const TileShape (&shapes)[8] = {}) {
+    std::memset(tiles, 0, sizeof tiles);
+    std::memcpy(tile_shapes, shapes, sizeof tile_shapes);
+}
+
 inline void end_tiles() {}
 
 template <int TILE>
@@ -64,12 +83,14 @@ void zero_tile() {
 
 template <int TILE>
 void load_tile(const void* from, int64_t stride) {
-    for (int row = 0; row < TILE_ROWS; ++row) std::memcpy(tiles[TILE][row], static_cast<const uint8_t*>(from) + row * stride, TILE_BYTES);
+    for (int row = 0; row < tile_shapes[TILE].rows; ++row)
+        std::memcpy(tiles[TILE][row], static_cast<const uint8_t*>(from) + row * stride, tile_shapes[TILE].bytes);
 }
 
 template <int TILE>
 void store_tile(void* to, int64_t stride) {
-    for (int row = 0; row < TILE_ROWS; ++row) std::memcpy(static_cast<uint8_t*>(to) + row * stride, tiles[TILE][row], TILE_BYTES);
+    for (int row = 0; row < tile_shapes[TILE].rows; ++row)
+        std::memcpy(static_cast<uint8_t*>(to) + row * stride, tiles[TILE][row], tile_shapes[TILE].bytes);
 }
 
 inline float as_float(uint32_t bits) {
@@ -78,17 +99,31 @@ inline float as_float(uint32_t bits) {
     return value;
 }
 
+// function(sum, x, weights) for each unit of each row and output.
+template <int SUMS, int X, int WEIGHTS, typename Function>
+void multiply_units(Function&& function) {
+    for (int row = 0; row < tile_shapes[SUMS].rows; ++row)
+        for (int unit = 0; unit < tile_shapes[X].bytes / 4; ++unit)
+            for (int output = 0; output < tile_shapes[SUMS].bytes / 4; ++output)
+                function(tiles[SUMS][row][output], tiles[X][row][unit], tiles[WEIGHTS][unit][output]);
+}
+
 template <int SUMS, int X, int WEIGHTS>
 void multiply_tiles() {
-    for (int row = 0; row < TILE_ROWS; ++row)
-        for (int pair = 0; pair < TILE_BYTES / 4; ++pair)
-            for (int output = 0; output < TILE_BYTES / 4; ++output) {
-                uint32_t x = tiles[X][row][pair], weight = tiles[WEIGHTS][pair][output];
-                float sum = as_float(tiles[SUMS][row][output]);
-                sum += as_float(x << 16) * as_float(weight << 16);
-                sum += as_float(x & 0xffff0000) * as_float(weight & 0xffff0000);
-                std::memcpy(&tiles[SUMS][row][output], &sum, sizeof sum);
-            }
+    multiply_units<SUMS, X, WEIGHTS>([](uint32_t& sum_bits, uint32_t x, uint32_t weight) {
+        float sum = as_float(sum_bits);
+        sum += as_float(x << 16) * as_float(weight << 16);
+        sum += as_float(x & 0xffff0000) * as_float(weight & 0xffff0000);
+        std::memcpy(&sum_bits, &sum, sizeof sum);
+    });
+}
+
+template <int SUMS, int X, int WEIGHTS>
+void multiply_tiles_of_bytes() {
+    multiply_units<SUMS, X, WEIGHTS>([](uint32_t& sum, uint32_t x, uint32_t weight) {
+        for (int shift = 0; shift < 32; shift += 8)
+            sum += static_cast<uint32_t>(static_cast<int8_t>(x >> shift) * static_cast<int32_t>(weight >> shift & 0xff));
+    });
 }
 
 #endif

@@ -181,6 +181,27 @@ inline TwoLargest two_largest(Ints first, Ints second) {
     }
 }
 
+template <int STEP, std::size_t... LANE>
+inline void merge_two_largest(Ints& first, Ints& second, Ints more, Ints more_second, std::index_sequence<LANE...>) {
+    Ints a = __builtin_shufflevector(first, more, ((LANE & STEP) ? LANES + LANE : LANE)...);
+    Ints b = __builtin_shufflevector(first, more, ((LANE & STEP) ? LANES + (LANE ^ STEP) : LANE ^ STEP)...);
+    Ints c = __builtin_shufflevector(second, more_second, ((LANE & STEP) ? LANES + LANE : LANE)...);
+    Ints d = __builtin_shufflevector(second, more_second, ((LANE & STEP) ? LANES + (LANE ^ STEP) : LANE ^ STEP)...);
+    first = max(a, b);
+    second = max(max(c, d), min(a, b));
+}
+
+// The same of each of LANES pairs of registers: to the lanes of the first pair. Half as many pairs each time hold twice as many's.
+template <int STEP = 1>
+inline void two_largest_of_each(Ints (&first)[LANES], Ints (&second)[LANES]) {
+    if constexpr (STEP < LANES) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i += 2 * STEP)
+            merge_two_largest<STEP>(first[i], second[i], first[i + STEP], second[i + STEP], std::make_index_sequence<LANES>());
+        two_largest_of_each<2 * STEP>(first, second);
+    }
+}
+
 template <int STEP = LANES / 2, typename Vector>
 inline auto sum_of(Vector v) {
     if constexpr (STEP == 0) return v[0];

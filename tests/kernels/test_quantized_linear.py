@@ -32,7 +32,8 @@ from quire.quantization.rounding import round_rows
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
-INSTRUCTION_SETS = native.instruction_sets()
+SETS_OF_ROWS = native.instruction_sets()
+INSTRUCTION_SETS = (*SETS_OF_ROWS, "emulated_tiles") if has_native_module() else ()
 TYPES = {block_type.name: block_type for block_type in BLOCK_TYPES.values() if block_type.name in CODE_TYPES}
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
@@ -130,7 +131,7 @@ def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: st
 
 @given(
     name=st.sampled_from(sorted(NUM_VALUES)),
-    instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
+    instruction_set=st.sampled_from(SETS_OF_ROWS or [""]),
     num_outputs=st.integers(1, 70),
     num_blocks=st.integers(1, 24),
     num_indices=st.integers(0, 20),
@@ -163,10 +164,40 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
         native.use_num_threads(threads)
 
 
+TILES = {"emulated_tiles": "portable", "amx_bf16": "avx512_bf16"}
+"""Sets with tiles, and what computes few rows there: in the same instructions, so with the same bits."""
+
+
+@pytest.mark.parametrize("tiles", [name for name in TILES if name in INSTRUCTION_SETS])
+@pytest.mark.parametrize("output_dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", NUM_VALUES)
+def test_tiles_give_the_bits_of_few_rows(name: str, output_dtype: torch.dtype, tiles: str) -> None:
+    """Alone, in a few and in tiles that are full and not; with one or several outliers in a row, and in a group."""
+    num_outputs, num_inputs = 57, 768
+    weight, _ = make_weight(name, num_outputs, num_inputs // NUM_VALUES[name])
+    generator = torch.Generator().manual_seed(7)
+    bias = torch.randn(num_outputs, generator=generator)
+    for x_dtype in TOLERANCE:
+        x = torch.randn(70, num_inputs, generator=generator)
+        times = 2 + 98 * torch.rand(x.shape, generator=generator)
+        x = torch.where(torch.rand(x.shape, generator=generator) < 0.02, x * times, x)
+        x[::3] = x[::3].clamp(-1, 1)  # none at all there
+        x = x.to(x_dtype)
+
+        def multiply(rows: torch.Tensor, instruction_set: str) -> torch.Tensor:
+            output = torch.empty(len(rows), num_outputs, dtype=output_dtype)
+            return quantized_linear(rows, weight, bias, output, instruction_set=instruction_set)
+
+        expected = multiply(x, TILES[tiles])
+        for num_rows in (1, 4, 5, 11, 16, 17, 33, 70):
+            assert torch.equal(multiply(x[:num_rows], tiles), expected[:num_rows])
+            assert torch.equal(multiply(x[-num_rows:], tiles), expected[-num_rows:])
+
+
 @given(
     name=st.sampled_from(sorted(NUM_VALUES)),
     instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
-    num_rows=st.integers(0, 20),
+    num_rows=st.integers(0, 40),
     num_outputs=st.integers(1, 70),
     num_blocks=st.integers(1, 3),
     dtypes=st.tuples(*[st.sampled_from(list(TOLERANCE))] * 2),

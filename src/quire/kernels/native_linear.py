@@ -116,7 +116,7 @@ def quantized_linear(
     x = x if x.stride()[1] == 1 else x.contiguous()
     num_groups, num_pieces = (layout.num_inputs // size for size in (layout.group_size, min(layout.group_size, PIECE)))
     row_bytes = layout.num_inputs + GROUP_BYTES * num_groups + PIECE_BYTES * num_pieces
-    scratch = empty_array((x.shape[0] * row_bytes,), DType.UINT8)
+    scratch = empty_array((_whole_tiles(x.shape[0]) * row_bytes,), DType.UINT8)
     module().quantized_linear(
         current_program(),
         instruction_set or instruction_sets()[0],

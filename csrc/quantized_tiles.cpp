@@ -1,0 +1,428 @@
+// Linear layers with weights of 4 or 8 bits by tiles: a panel's 16 units are a tile of weights as they lie, and 4 bits become bytes
+// once for many rows. Sums of integers are exact in any order, and the groups' are added as quantized.cpp adds them: so a row's
+// results have the same bits here and there, and what is faster for so many rows may compute them.
+#include <vector>
+
+#include "integer_rows.h"
+#include "kernels.h"
+#include "tiles.h"
+#include "weight_codes.h"
+
+namespace quire::QUIRE_TILES {
+namespace {
+
+using namespace quire::QUIRE_ISA;
+
+constexpr int PIECE_UNITS = 8;     // the inputs of which one may be an outlier
+constexpr int UNIT_BYTES = UNIT * PANEL;  // of a panel's codes
+
+// Of rows that stay in a core's second cache while the panels pass.
+constexpr int64_t BLOCK_BYTES = 256 << 10;
+
+// From so many rows on tiles are faster: of weights with one group, with several, and with groups of one piece, where scaling the
+// sums takes longer than multiplying.
+constexpr int64_t FEWEST_ROWS = 4, FEWEST_ROWS_OF_GROUPS = 8, FEWEST_ROWS_OF_PIECES = 16;
+
+constexpr int CHUNK = 4;  // rows whose results are computed at one time
+
+struct Shape {
+    int rows;   // of a tile of x: as few as are enough for all, and the same in each
+    int units;  // of a tile of weights: it ends with the group
+    int64_t num_row_tiles, num_groups, tiles_of_group, pieces_of_group;
+};
+
+// What a panel is multiplied by and then scaled with.
+struct Panel {
+    const uint8_t* codes;
+    const float *scales, *minima;  // [groups, PANEL]; minima or null
+};
+
+// One member's memory for `count` panels: codes of 8 bits where they have 4, scales and minima.
+class PanelMemory {
+public:
+    PanelMemory(const QuantizedWeight& weight, int count)
+        : weight_(weight), code_lines_(weight.bits == 4 ? num_lines(weight.num_inputs * PANEL / 4) : 0),
+          group_lines_(weight.num_inputs / weight.group_size), lines_(count * (code_lines_ + 2 * group_lines_)) {}
+
+    Panel load(int64_t index, int place) {
+        const uint8_t* panel = weight_.panels + index * weight_.panel_bytes;
+        Line* to = lines_.data() + place * (code_lines_ + 2 * group_lines_);
+        float *scales = to[code_lines_].lanes, *minima = weight_.has_minimum ? to[code_lines_ + group_lines_].lanes : nullptr;
+        load_scales(panel + weight_.header_offset, scales, minima);
+        if (weight_.bits == 8) return {panel, scales, minima};
+        uint8_t* codes = reinterpret_cast<uint8_t*>(to);
+        for (int64_t pair = 0; pair < weight_.num_inputs / (2 * UNIT); ++pair, codes += 2 * UNIT_BYTES)
+            for (int part = 0; part < PARTS; ++part) {
+                Bytes first, second;
+                load_pair<4>(panel + pair * UNIT_BYTES, 0, part, first, second);
+                std::memcpy(codes + part * sizeof first, &first, sizeof first);
+                std::memcpy(codes + UNIT_BYTES + part * sizeof second, &second, sizeof second);
+            }
+        return {reinterpret_cast<uint8_t*>(to), scales, minima};
+    }
+
+private:
+    void load_scales(const uint8_t* header, float* scales, float* minima) const {
+        int num_small = weight_.groups_per_block > 1 ? weight_.groups_per_block : 0;
+        for (int64_t block = 0; block < group_lines_ / weight_.groups_per_block; ++block) {
+            Floats d[PARTS], m[PARTS];
+            for (int p = 0; p < PARTS; ++p) d[p] = load_half(header + 2 * p * LANES);
+            header += 2 * PANEL;
+            if (minima) {
+                for (int p = 0; p < PARTS; ++p) m[p] = load_half(header + 2 * p * LANES);
+                header += 2 * PANEL;
+            }
+            for (int i = 0; i < weight_.groups_per_block; ++i)
+                for (int p = 0; p < PARTS; ++p) {
+                    const uint8_t* small = header + i * (minima ? 2 : 1) * PANEL + p * LANES;
+                    int64_t at = (block * weight_.groups_per_block + i) * PANEL + p * LANES;
+                    store(scales + at, num_small ? d[p] * load_small(small) : d[p]);
+                    if (minima) store(minima + at, num_small ? m[p] * load_small(small + PANEL) : m[p]);
+                }
+            header += num_small * (minima ? 2 : 1) * PANEL;
+        }
+    }
+
+    const QuantizedWeight& weight_;
+    int64_t code_lines_, group_lines_;
+    std::vector<Line> lines_;
+};
+
+// Row-major codes; groups and outliers of TILE_ROWS rows side by side for each tile of rows, which need not be full. As many groups
+// at a time as have MAX_PIECES pieces.
+template <typename T>
+void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
+    int num_pieces = static_cast<int>(x.num_pieces);
+    int64_t group_size = x.num_inputs / x.num_groups, most = MAX_PIECES / num_pieces, num_runs = (x.num_groups + most - 1) / most;
+    share(team, x.num_rows * num_runs, [&](int64_t item) {
+        int64_t first = item % num_runs * most, tile = item / num_runs / TILE_ROWS;
+        int i = static_cast<int>(item / num_runs % TILE_ROWS);
+        int num_groups = static_cast<int>(x.num_groups - first < most ? x.num_groups - first : most);
+        int64_t row = tile * shape.rows + i;
+        bool is_row = i < shape.rows && row < rows.num_rows;
+        const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride + first * group_size;
+        int32_t tops[MAX_PIECES], others[MAX_PIECES];
+        if (is_row) two_largest_of_pieces<PIECE_UNITS>(from, num_groups * num_pieces, tops, others);
+        GroupOfRow to{x.codes(row) + first * group_size / UNIT,
+                      x.groups(tile * TILE_ROWS) + first * IntegerRows::WORDS_OF_GROUP * TILE_ROWS,
+                      x.outliers(tile * TILE_ROWS) + first * num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS, TILE_ROWS, i, 1};
+        for (int g = 0; g < num_groups; ++g) {
+            if (is_row) {
+                quantize<T, PIECE_UNITS, true>(from + g * group_size, tops + g * num_pieces, others + g * num_pieces, num_pieces, zero, to);
+            } else {
+                to.put_scale(0.0f, 0.0f, 0);
+                to.put_outlier(0, 0, 0);
+            }
+            to.codes += group_size / UNIT;
+            to.group += IntegerRows::WORDS_OF_GROUP * TILE_ROWS;
+            to.outliers += num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS;
+        }
+    });
+}
+
+// Rows of a tile that have an outlier in a group, as bits.
+inline unsigned rows_with_outliers(const Outliers<TILE_ROWS>* outliers) {
+#if defined(__AVX512F__)
+    __m512i codes = _mm512_loadu_si512(outliers->codes);
+    return _mm512_test_epi32_mask(codes, codes);
+#else
+    unsigned found = 0;
+    for (int i = 0; i < TILE_ROWS; ++i) found |= (outliers->codes[i] ? 1u : 0u) << i;
+    return found;
+#endif
+}
+
+// Adds to the sums of row `i`, of PANEL outputs, what its outliers in a group add. Its first one may be none: that adds nothing.
+inline void add_outliers(int32_t* sums, const uint8_t* codes, const Outliers<TILE_ROWS>* outliers, int64_t num_pieces, int i) {
+    for (int part = 0; part < PARTS; ++part, sums += LANES) {
+        Ints whole = load_units(sums);
+        int64_t n = 0;
+        do {
+            Bytes unit = load_bytes(codes + outliers[n].units[i] * UNIT_BYTES + part * UNIT * LANES);
+            whole += add_products(Ints{}, unit, outliers[n].codes[i]) * OUTLIER;
+        } while (outliers[n].codes[i] && ++n < num_pieces && outliers[n].codes[i]);  // behind the last one lies what was there before
+        std::memcpy(sums, &whole, sizeof whole);
+    }
+}
+
+struct Work {
+    const QuantizedCall& call;
+    Shape shape;
+    IntegerRows x;
+
+    const Group<TILE_ROWS>* groups(int64_t tile) const { return reinterpret_cast<const Group<TILE_ROWS>*>(x.groups(tile * TILE_ROWS)); }
+    const Outliers<TILE_ROWS>* outliers(int64_t tile) const {
+        return reinterpret_cast<const Outliers<TILE_ROWS>*>(x.outliers(tile * TILE_ROWS));
+    }
+    int rows_of(int64_t tile) const {
+        int64_t left = call.rows.num_rows - tile * shape.rows;
+        return static_cast<int>(left < shape.rows ? left : shape.rows);
+    }
+};
+
+typedef int32_t Sums[TILE_ROWS][PANEL];
+
+// One group's sums of one tile of rows and one panel, into `sums`.
+inline void multiply_group(const Work& work, const uint8_t* x, const uint8_t* codes, Sums& sums) {
+    const Shape& shape = work.shape;
+    int64_t stride = work.x.num_inputs;
+    zero_tile<0>();
+    for (int64_t t = 0; t < shape.tiles_of_group; ++t) {
+        load_tile<6>(codes + t * shape.units * UNIT_BYTES, UNIT_BYTES);
+        load_tile<4>(x + t * shape.units * UNIT, stride);
+        multiply_tiles_of_bytes<0, 4, 6>();
+    }
+    store_tile<0>(sums, sizeof sums[0]);
+}
+
+// Several groups: one tile of rows times one panel, up to M rows, their totals in registers. While one group's sums are scaled
+// the next one's are multiplied.
+template <int M, bool ZERO, bool MINIMUM>
+void multiply_groups(const Work& work, int64_t tile, const Panel& panel, int64_t index, Ahead& ahead) {
+    const Shape& shape = work.shape;
+    const auto* x = reinterpret_cast<const uint8_t*>(work.x.codes(tile * shape.rows));
+    const auto* group = work.groups(tile);
+    const auto* outliers = work.outliers(tile);
+    const uint8_t* codes = panel.codes;
+    const float *scales = panel.scales, *minima = panel.minima;
+    int64_t group_bytes = shape.tiles_of_group * shape.units * UNIT, codes_bytes = group_bytes * PANEL;
+    alignas(64) Sums sums[2];
+    // Rows that the tile does not have are scaled too, by zero.
+    for (int i = shape.rows; i < TILE_ROWS; ++i) std::memset(sums[0][i], 0, sizeof sums[0][i]), std::memset(sums[1][i], 0, sizeof sums[1][i]);
+    Floats totals[M * PARTS];
+#pragma GCC unroll 64
+    for (int s = 0; s < M * PARTS; ++s) totals[s] = Floats{};
+    multiply_group(work, x, codes, sums[0]);
+    int64_t g = 0;
+    do {
+        Sums& now = sums[g % 2];
+        if (g + 1 < shape.num_groups) multiply_group(work, x + (g + 1) * group_bytes, codes + (g + 1) * codes_bytes, sums[(g + 1) % 2]);
+        for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + line);
+        ahead.from += ahead.step;
+        // Most often it is one row: always one, if need be the last one's none, is faster than a branch that is often guessed wrong.
+        unsigned found = rows_with_outliers(outliers);
+        do {
+            int i = __builtin_ctz(found | 1u << (TILE_ROWS - 1));
+            add_outliers(now[i], codes + g * codes_bytes, outliers, shape.pieces_of_group, i);
+        } while (found &= found - 1);
+#pragma GCC unroll 4
+        for (int p = 0; p < PARTS; ++p) {
+            Floats scale = load(scales + p * LANES), minimum = {};
+            if constexpr (MINIMUM) minimum = load(minima + p * LANES);
+#pragma GCC unroll 16
+            for (int i = 0; i < M; ++i) {
+                Floats& total = totals[i * PARTS + p];
+                Ints whole = load_units(now[i] + p * LANES);
+                if constexpr (ZERO) whole += group->minus_zero[i];
+                total += __builtin_convertvector(whole, Floats) * (scale * group->scales[i]);
+                if constexpr (MINIMUM) total += minimum * group->sums[i];
+            }
+        }
+        scales += PANEL;
+        if constexpr (MINIMUM) minima += PANEL;
+        outliers += shape.pieces_of_group;
+        ++group;
+    } while (++g < shape.num_groups);
+    Floats y[M][PARTS];
+#pragma GCC unroll 64
+    for (int s = 0; s < M * PARTS; ++s) y[s / PARTS][s % PARTS] = totals[s];
+    in_groups<CHUNK>(0, work.rows_of(tile), [&](int64_t i, auto N) {
+        store_rows(work.call.rows, work.call.weight.num_outputs, tile * shape.rows + i, index * PANEL,
+                   reinterpret_cast<const Floats(&)[N][PARTS]>(y[i]), 0);
+    });
+}
+
+template <bool ZERO, bool MINIMUM>
+void several_groups(const Work& work, const Team& team) {
+    const QuantizedWeight& weight = work.call.weight;
+    const Shape& shape = work.shape;
+    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
+    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (work.x.row_bytes() * shape.rows));
+    PanelMemory memory(weight, 1);
+    hand_out_blocks(team, shape.num_row_tiles, block, num_panels, weight.panel_bytes * 4, [&](int64_t first, int64_t count, int64_t index) {
+        Panel panel = memory.load(index, 0);
+        Ahead ahead = next_panels(weight.panels + index * weight.panel_bytes, 1, weight.panel_bytes, shape.num_groups, count);
+        for (int64_t tile = first; tile < first + count; ++tile) {
+            if (shape.rows > 12) multiply_groups<16, ZERO, MINIMUM>(work, tile, panel, index, ahead);
+            else if (shape.rows > 8) multiply_groups<12, ZERO, MINIMUM>(work, tile, panel, index, ahead);
+            else multiply_groups<8, ZERO, MINIMUM>(work, tile, panel, index, ahead);
+        }
+    });
+}
+
+// One group: sums of up to two tiles of rows and two panels, whose results are computed while the next ones are multiplied.
+class Finished {
+public:
+    explicit Finished(const Work& work) : work_(work), chunks_of_tile_((work.shape.rows + CHUNK - 1) / CHUNK) {}
+
+    template <int ROW_TILES, int PANELS>
+    void take(int64_t tile, int64_t index, const Panel (&panels)[2]) {
+        finish();
+        store_tile<0>(sums_[0][0], sizeof sums_[0][0][0]);
+        if constexpr (PANELS == 2) store_tile<1>(sums_[0][1], sizeof sums_[0][0][0]);
+        if constexpr (ROW_TILES == 2) store_tile<2>(sums_[1][0], sizeof sums_[0][0][0]);
+        if constexpr (ROW_TILES == 2 && PANELS == 2) store_tile<3>(sums_[1][1], sizeof sums_[0][0][0]);
+        tile_ = tile;
+        index_ = index;
+        num_panels_ = PANELS;
+        for (int p = 0; p < PANELS; ++p) panels_[p] = panels[p];
+        chunks_left_ = ROW_TILES * chunks_of_tile_;
+        t_ = first_ = 0;
+    }
+    void advance(int64_t num_chunks) {
+        for (; num_chunks > 0 && chunks_left_ > 0; --num_chunks, --chunks_left_) compute();
+    }
+    void finish() { advance(chunks_left_); }
+    // Of one `advance`, so that all are computed in so many.
+    int64_t chunks_of(int64_t num_steps) const { return (chunks_left_ + num_steps - 1) / num_steps; }
+
+private:
+    void compute() {
+        int left = work_.rows_of(tile_ + t_) - first_;
+        if (left > 0) at_once<CHUNK>(first_, left, [&](int64_t first, auto M) {
+            if (panels_[0].minima) compute_rows<M, true>(static_cast<int>(first));
+            else compute_rows<M, false>(static_cast<int>(first));
+        });
+        first_ += CHUNK;
+        if (first_ >= work_.shape.rows) ++t_, first_ = 0;
+    }
+
+    template <int M, bool MINIMUM>
+    void compute_rows(int first) {
+        int64_t tile = tile_ + t_;
+        const auto* group = work_.groups(tile);
+        const auto* outliers = work_.outliers(tile);
+        for (unsigned found = rows_with_outliers(outliers) & (((1u << M) - 1) << first); found; found &= found - 1) {
+            int i = __builtin_ctz(found);
+            for (int p = 0; p < num_panels_; ++p) add_outliers(sums_[t_][p][i], panels_[p].codes, outliers, work_.shape.pieces_of_group, i);
+        }
+        for (int p = 0; p < num_panels_; ++p) {
+            const Panel& panel = panels_[p];
+            Floats y[M][PARTS];
+            for (int part = 0; part < PARTS; ++part) {
+                Floats scale = load(panel.scales + part * LANES), minimum = {};
+                if constexpr (MINIMUM) minimum = load(panel.minima + part * LANES);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; ++m) {
+                    int i = first + m;
+                    Ints whole = load_units(sums_[t_][p][i] + part * LANES) + group->minus_zero[i];
+                    Floats total = {};
+                    total += __builtin_convertvector(whole, Floats) * (scale * group->scales[i]);
+                    if constexpr (MINIMUM) total += minimum * group->sums[i];
+                    y[m][part] = total;
+                }
+            }
+            store_rows(work_.call.rows, work_.call.weight.num_outputs, tile * work_.shape.rows + first, (index_ + p) * PANEL, y, 0);
+        }
+    }
+
+    const Work& work_;
+    alignas(64) Sums sums_[2][2];
+    Panel panels_[2];
+    int64_t tile_ = 0, index_ = 0;
+    int num_panels_ = 1, chunks_of_tile_, chunks_left_ = 0;
+    int t_ = 0, first_ = 0;  // of the next chunk: the tile, and the row in it
+};
+
+// Tiles: sums in 0 to 3, x in 4 and 5, weights in 6 and 7. Up to two of rows times up to two panels.
+template <int ROW_TILES, int PANELS>
+void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], int64_t index, Ahead& ahead, Finished& finished) {
+    const Shape& shape = work.shape;
+    int64_t stride = work.x.num_inputs;
+    const auto* x = reinterpret_cast<const uint8_t*>(work.x.codes(tile * shape.rows));
+    zero_tile<0>();
+    zero_tile<1>();
+    zero_tile<2>();
+    zero_tile<3>();
+    int64_t chunks = finished.chunks_of(shape.tiles_of_group);
+    // Results' lines are asked for, a few with each step, for the second cache: the first one's few places are for x and weights.
+    const LinearRows& rows = work.call.rows;
+    int64_t row = tile * shape.rows, left = rows.num_rows - row, most = ROW_TILES * shape.rows, width = rows.y_bfloat16 ? 2 : 4;
+    int64_t rows_left = left < most ? left : most, rows_of_step = (rows_left + shape.tiles_of_group - 1) / shape.tiles_of_group;
+    const char* y = static_cast<const char*>(rows.y) + (row * rows.y_stride + index * PANEL) * width;
+    for (int64_t t = 0; t < shape.tiles_of_group; ++t) {
+        int64_t at = t * shape.units * UNIT;
+        load_tile<6>(panels[0].codes + at * PANEL, UNIT_BYTES);
+        load_tile<4>(x + at, stride);
+        multiply_tiles_of_bytes<0, 4, 6>();
+        if constexpr (PANELS == 2) {
+            load_tile<7>(panels[1].codes + at * PANEL, UNIT_BYTES);
+            multiply_tiles_of_bytes<1, 4, 7>();
+        }
+        if constexpr (ROW_TILES == 2) {
+            load_tile<5>(x + shape.rows * stride + at, stride);
+            multiply_tiles_of_bytes<2, 5, 6>();
+            if constexpr (PANELS == 2) multiply_tiles_of_bytes<3, 5, 7>();
+        }
+        for (int p = 0; p < PANELS; ++p)
+            for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + p * work.call.weight.panel_bytes + line);
+        ahead.from += ahead.step;
+        for (int64_t i = 0; i < rows_of_step && rows_left > 0; ++i, --rows_left, y += rows.y_stride * width)
+            for (int64_t line = 0; line < PANELS * PANEL * width; line += 64) prefetch(y + line);
+        finished.advance(chunks);
+    }
+    finished.take<ROW_TILES, PANELS>(tile, index, panels);
+}
+
+void one_group(const Work& work, const Team& team) {
+    const QuantizedWeight& weight = work.call.weight;
+    const Shape& shape = work.shape;
+    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
+    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (2 * work.x.row_bytes() * shape.rows)) * 2;
+    PanelMemory memory(weight, 4);
+    Finished finished(work);
+    int place = 0;  // the panels of what is not yet finished stay
+    hand_out_blocks(team, shape.num_row_tiles, block, (num_panels + 1) / 2, 2 * weight.panel_bytes * 4,
+                    [&](int64_t first, int64_t count, int64_t pair) {
+        int64_t index = pair * 2, last = first + count;
+        place = 2 - place;
+        Panel panels[2] = {memory.load(index, place)};
+        bool two = index + 1 < num_panels;
+        if (two) panels[1] = memory.load(index + 1, place + 1);
+        Ahead ahead = next_panels(weight.panels + index * weight.panel_bytes, 2, weight.panel_bytes, shape.tiles_of_group, (count + 1) / 2);
+        for (int64_t tile = first; tile < last; tile += 2) {
+            if (two && tile + 1 < last) multiply_whole<2, 2>(work, tile, panels, index, ahead, finished);
+            else if (two) multiply_whole<1, 2>(work, tile, panels, index, ahead, finished);
+            else if (tile + 1 < last) multiply_whole<2, 1>(work, tile, panels, index, ahead, finished);
+            else multiply_whole<1, 1>(work, tile, panels, index, ahead, finished);
+        }
+    });
+    finished.finish();
+}
+
+// Weights whose groups are not made of whole pieces are left to the other kernel.
+bool is_faster(const QuantizedWeight& weight, int64_t num_rows) {
+    if (weight.group_size % (PIECE_UNITS * UNIT)) return false;
+    if (weight.group_size == weight.num_inputs) return num_rows >= FEWEST_ROWS;
+    return num_rows >= (weight.group_size > PIECE_UNITS * UNIT ? FEWEST_ROWS_OF_GROUPS : FEWEST_ROWS_OF_PIECES);
+}
+
+}  // namespace
+
+void quantized_linear(const QuantizedCall& call, const Team& team) {
+    const QuantizedWeight& weight = call.weight;
+    if (!is_faster(weight, call.rows.num_rows)) return QUIRE_ISA::quantized_linear(call, team);
+    Shape shape;
+    shape.num_row_tiles = (call.rows.num_rows + TILE_ROWS - 1) / TILE_ROWS;
+    shape.rows = static_cast<int>((call.rows.num_rows + shape.num_row_tiles - 1) / shape.num_row_tiles);
+    shape.units = weight.group_size % TILE_BYTES ? PIECE_UNITS : TILE_BYTES / UNIT;
+    shape.num_groups = weight.num_inputs / weight.group_size;
+    shape.tiles_of_group = weight.group_size / (shape.units * UNIT);
+    shape.pieces_of_group = weight.group_size / (PIECE_UNITS * UNIT);
+    IntegerRows x{weight.num_inputs, shape.num_groups, shape.pieces_of_group, shape.num_row_tiles * TILE_ROWS,
+                  static_cast<uint8_t*>(call.rows.scratch)};
+    if (call.rows.x_bfloat16) quantize_tiles<BFloat16>(call.rows, weight.zero, shape, x, team);
+    else quantize_tiles<float>(call.rows, weight.zero, shape, x, team);
+    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
+    team.wait({weight.panels, num_panels * weight.panel_bytes});
+    TileShape of_sums{shape.rows, TILE_BYTES}, of_x{shape.rows, shape.units * UNIT}, of_weights{shape.units, TILE_BYTES};
+    begin_tiles({of_sums, of_sums, of_sums, of_sums, of_x, of_x, of_weights, of_weights});
+    Work work{call, shape, x};
+    if (shape.num_groups == 1) one_group(work, team);
+    else if (weight.has_minimum && weight.zero) several_groups<true, true>(work, team);
+    else if (weight.has_minimum) several_groups<false, true>(work, team);
+    else several_groups<true, false>(work, team);
+    end_tiles();
+}
+
+}  // namespace quire::QUIRE_TILES
