@@ -102,9 +102,13 @@ void rotate(const RopeCall& call, const Team& team) {
 
 inline Floats magnitude(Floats x) { return max(x, -x); }
 
+constexpr float LOG2_E = 1.44269504f;
+
+// x / (1 + e^-x), of `T` as precise as that is.
+template <typename T>
 inline Floats silu(Floats x) {
-    Floats e = exp_of_negative(-magnitude(x));
-    return x * (x < 0.0f ? e : fill(1.0f)) / (1.0f + e);
+    Floats e = power_of_two<sizeof(T) == 2 ? 4 : 6>(magnitude(x) * -LOG2_E);
+    return x * (x < 0.0f ? e : fill(1.0f)) * reciprocal(1.0f + e);
 }
 
 // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016), and 1 + tanh(u) = 2 / (1 + e^-2u).
@@ -128,10 +132,10 @@ inline Floats gelu(Floats x) {
 
 inline Floats relu(Floats x) { return x < 0.0f ? Floats{} : x; }
 
-template <typename Function>
+template <typename T, typename Function>
 void with_activation(Activation activation, Function&& function) {
     switch (activation) {
-        case Activation::silu: return function([](Floats x) { return silu(x); });
+        case Activation::silu: return function([](Floats x) { return silu<T>(x); });
         case Activation::gelu: return function([](Floats x) { return gelu(x); });
         case Activation::gelu_tanh: return function([](Floats x) { return gelu_tanh(x); });
         case Activation::relu: return function([](Floats x) { return relu(x); });
@@ -162,7 +166,7 @@ void rope(const RopeCall& call, const Team& team) {
 
 void gated(const GateCall& call, const Team& team) {
     with_type(call.bfloat16, [&](auto type) {
-        with_activation(call.activation, [&](auto activation) {
+        with_activation<decltype(type)>(call.activation, [&](auto activation) {
             auto product = [&](Floats gate, Floats up) { return activation(gate) * up; };
             map_values<decltype(type)>(team, call.num_tokens, call.width, call.y, product, call.gate, call.up);
         });
@@ -171,7 +175,7 @@ void gated(const GateCall& call, const Team& team) {
 
 void activate(const ActivateCall& call, const Team& team) {
     with_type(call.bfloat16, [&](auto type) {
-        with_activation(call.activation, [&](auto activation) {
+        with_activation<decltype(type)>(call.activation, [&](auto activation) {
             map_values<decltype(type)>(team, call.num_tokens, call.width, call.y, activation, call.x);
         });
     });

@@ -280,6 +280,16 @@ inline Floats power_of_two(Floats x) {
 #endif
 }
 
+// 1 / x of numbers that are neither tiny nor huge: within a rounding or two where a division would take most of the time.
+inline Floats reciprocal(Floats x) {
+#if defined(__AVX512F__)
+    Floats r = (Floats)_mm512_maskz_rcp14_ps(0xffff, (__m512)x);
+    return r * (2.0f - x * r);
+#else
+    return 1.0f / x;
+#endif
+}
+
 // 2^n for a whole number n < 128; below the smallest normal number 0.
 inline float whole_power_of_two(float n) { return !(n >= -126.0f) ? 0.0f : of_bits((static_cast<int32_t>(n) + 127) << 23); }
 
