@@ -50,7 +50,7 @@ bool multiplies_right() {
         run_on_team(1, [&](const Team& team) { dense_linear(call, team); });
         return y;
     };
-    std::vector<float> found = multiply(amx_bf16::dense_linear), expected = multiply(emulated_tiles::dense_linear);
+    std::vector<float> found = multiply(amx::dense_linear), expected = multiply(emulated_tiles::dense_linear);
     for (std::size_t i = 0; i < found.size(); ++i)
         if (!(std::fabs(found[i] - expected[i]) < 1e-3f)) return false;
     return true;
@@ -75,7 +75,7 @@ bool multiplies_bytes_right() {
         run_on_team(1, [&](const Team& team) { quantized_linear(call, team); });
         return y;
     };
-    std::vector<float> found = multiply(amx_bf16::quantized_linear), expected = multiply(emulated_tiles::quantized_linear);
+    std::vector<float> found = multiply(amx::quantized_linear), expected = multiply(emulated_tiles::quantized_linear);
     for (std::size_t i = 0; i < found.size(); ++i)
         if (!(std::fabs(found[i] - expected[i]) < 1e-3f)) return false;
     return true;

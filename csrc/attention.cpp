@@ -122,7 +122,7 @@ struct InRegisters {
     using Type = KV;
     static constexpr int SPARE_QUERIES = 0;
 
-    explicit InRegisters(const AttentionCall&) {}
+    InRegisters(const AttentionCall&, int) {}
 
     void meet(const AttentionCall& call, Queries& queries, int begin, int count, int64_t first, bool whole) {
         in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { meet_in_registers<Type, N>(call, queries, n, first, whole, chunk, scores); });

@@ -60,8 +60,18 @@ Keys first_keys(const AttentionCall& call, const Item& item) {
     return {item.parts[0].row, 0, 0, item.shared, item.kv_head};
 }
 
-AttentionItems::AttentionItems(const AttentionCall& call, int num_threads) : parts_(parts_of(call)), items_(items_of(call, parts_, num_threads)) {}
+AttentionItems::AttentionItems(const AttentionCall& call, int num_threads)
+    : parts_(parts_of(call)), items_(items_of(call, parts_, num_threads)), heads_(call.num_heads / call.layout.num_kv_heads) {}
 AttentionItems::~AttentionItems() = default;
+int AttentionItems::most_queries() const {
+    int64_t most = 1;
+    for (const Item& item : items_) {
+        int64_t tokens = 0;
+        for (int p = 0; p < item.num_parts; ++p) tokens += item.parts[p].last - item.parts[p].first;
+        most = std::max(most, tokens * heads_);
+    }
+    return static_cast<int>(most);
+}
 int64_t AttentionItems::size() const { return static_cast<int64_t>(items_.size()); }
 const Item& AttentionItems::operator[](int64_t i) const { return items_[i]; }
 

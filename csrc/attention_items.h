@@ -44,11 +44,13 @@ public:
     ~AttentionItems();
 
     int64_t size() const;
+    int most_queries() const;  // of an item
     const Item& operator[](int64_t i) const;
 
 private:
     std::vector<Part> parts_;
     std::vector<Item> items_;
+    int heads_;  // that share a KV head
 };
 
 }  // namespace quire

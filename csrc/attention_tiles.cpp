@@ -45,8 +45,15 @@ public:
     using Type = KV;
     static constexpr int SPARE_QUERIES = TILE_ROWS;
 
-    explicit InTiles(const AttentionCall& call)
-        : head_dim_(call.layout.head_dim), memory_(num_lines(IS_CODES ? KEYS * head_dim_ : 0)) {}
+    // Where no item has many queries tiles have fewer rows: loading, storing and multiplying them takes less time.
+    InTiles(const AttentionCall& call, int most_queries)
+        : head_dim_(call.layout.head_dim), num_rows_(most_queries < TILE_ROWS ? most_queries : TILE_ROWS),
+          memory_(num_lines(IS_CODES ? KEYS * head_dim_ : 0)) {
+        TileShape of_rows{num_rows_, TILE_BYTES};
+        begin_tiles({of_rows, of_rows, of_rows, of_rows, of_rows, {}, {}, {}});
+    }
+    InTiles(const InTiles&) = delete;
+    ~InTiles() { end_tiles(); }
 
     void meet(const AttentionCall& call, Queries& queries, int begin, int count, int64_t first, bool whole) {
         lay_out_keys();
@@ -192,7 +199,7 @@ private:
             if constexpr (N == 4) add_column<3, 6>(part, d);
         }
         alignas(64) float sums[TILE_ROWS][4 * COLUMNS];
-        bool whole = group_.count == TILE_ROWS;
+        bool whole = group_.count == num_rows_;
         float* place = whole ? output : sums[0];
         int64_t place_stride = whole ? stride : sizeof sums[0];
         store_tile<0>(place, place_stride);
@@ -214,7 +221,7 @@ private:
         for (int i = 0; i < asks_; ++i) chunk.next.ask();
     }
 
-    int head_dim_, asks_ = 1;
+    int head_dim_, num_rows_, asks_ = 1;
     std::vector<Line> memory_;  // of codes as bfloat16
     const int32_t* keys_[PANELS];
     const int32_t* values_[PARTS_OF_VALUES];
@@ -222,25 +229,18 @@ private:
     Group group_;
 };
 
-template <typename Type>
-void attention_in_tiles(const AttentionCall& call, const Team& team) {
-    begin_tiles();
-    attention<InTiles<Type>>(call, team);
-    end_tiles();
-}
-
 // Of a head's dimensions whole tiles only.
 bool fits(const AttentionCall& call) { return call.layout.head_dim % (2 * UNITS) == 0; }
 
 }  // namespace
 
 void attention_bfloat16(const AttentionCall& call, const Team& team) {
-    if (fits(call)) attention_in_tiles<InBFloat16>(call, team);
+    if (fits(call)) attention<InTiles<InBFloat16>>(call, team);
     else QUIRE_ISA::attention_bfloat16(call, team);
 }
 
 void attention_bfloat16_over_codes(const AttentionCall& call, const Team& team) {
-    if (fits(call)) attention_in_tiles<CodesAsBFloat16>(call, team);
+    if (fits(call)) attention<InTiles<CodesAsBFloat16>>(call, team);
     else QUIRE_ISA::attention_bfloat16_over_codes(call, team);
 }
 

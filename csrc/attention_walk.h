@@ -16,6 +16,7 @@ namespace quire::QUIRE_ISA {
 
 // A `Meeting` is how queries meet a chunk: `Type` (kv_types.h), SPARE_QUERIES whose memory it reads beyond the last, a
 // `chunk`, and `meet` for queries [begin, begin + count) and the chunk's keys from `first` on; `whole` where all see all of it.
+// It is made for the call and the most queries that one of its items has.
 
 // Queries [begin, begin + count) meet keys; those `after` them come next.
 template <typename Meeting>
@@ -57,7 +58,7 @@ void attention(const AttentionCall& call, const Team& team) {
     int width = (head_dim + LANES - 1) / LANES * LANES;
     std::vector<Line> lines(num_lines(ROOM * (width + LANES + num_units)) + 2 * num_lines(KEYS * head_dim) + 2);
     Queries queries;
-    Meeting meeting(call);
+    Meeting meeting(call, items.most_queries());
     queries.width = width;
     queries.num_units = num_units;
     queries.output = lines.data()->lanes;

@@ -147,8 +147,10 @@ void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t pa
 template <int PANELS>
 void multiply_rows(const DenseCall& call, const Shape& shape, int64_t first, int64_t last, int64_t panel, Results& results) {
     int64_t row = first, num_passes = whole(last - first, 2 * TILE_ROWS);
-    const uint8_t* panels = static_cast<const uint8_t*>(call.weight.panels) + panel * shape.panel_bytes;
-    Ahead ahead = next_panels(panels, PANELS, shape.panel_bytes, shape.num_tiles, num_passes);
+    // With a few rows the processor's own guesses at what comes next are better (docs/lab.md).
+    Ahead ahead{nullptr, 0};
+    if (last - first > TILE_ROWS)
+        ahead = next_panels(static_cast<const uint8_t*>(call.weight.panels) + panel * shape.panel_bytes, PANELS, shape.panel_bytes, shape.num_tiles, num_passes);
     for (; row + TILE_ROWS < last; row += 2 * TILE_ROWS) {
         multiply<2, PANELS>(call, shape, row, panel, ahead, results);
         ahead.from += shape.num_tiles * ahead.step;

@@ -94,7 +94,7 @@ InstructionSet with_tiles(const InstructionSet& tiles, InstructionSet rest) {
 const std::vector<InstructionSet>& instruction_sets() {
     static const std::vector<InstructionSet> sets = {
 #if defined(__x86_64__)
-        with_tiles(QUIRE_TILES_SET(amx_bf16, has_bf16() && has_amx(), true), QUIRE_SET(avx512_bf16, true)),
+        with_tiles(QUIRE_TILES_SET(amx, has_bf16() && has_amx(), true), QUIRE_SET(avx512_bf16, true)),
         QUIRE_SET(avx512_bf16, has_bf16()),
         QUIRE_SET(avx512_vnni, has_avx512() && __builtin_cpu_supports("avx512vnni")),
         QUIRE_SET(avx512, has_avx512()),

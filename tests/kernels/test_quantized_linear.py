@@ -164,7 +164,7 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
         native.use_num_threads(threads)
 
 
-TILES = {"emulated_tiles": "portable", "amx_bf16": "avx512_bf16"}
+TILES = {"emulated_tiles": "portable", "amx": "avx512_bf16"}
 """Sets with tiles, and what computes few rows there: in the same instructions, so with the same bits."""
 
 

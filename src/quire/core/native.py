@@ -10,7 +10,7 @@ MAX_HEADS_PER_KV_HEAD = 64
 
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"})
 INSTRUCTION_SETS: dict[str, frozenset[str]] = {
-    "amx_bf16": _AVX512 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"},
+    "amx": _AVX512 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"},
     "avx512_bf16": _AVX512 | {"avx512_vnni", "avx512_bf16"},
     "avx512_vnni": _AVX512 | {"avx512_vnni"},
     "avx512": _AVX512,
