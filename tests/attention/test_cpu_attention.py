@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kern
 
 DTYPES = [torch.float32, torch.bfloat16]
 KV_DTYPES = [None, torch.int8]
-SETS = native.instruction_sets()
+SETS = (*native.instruction_sets(), "emulated_tiles") if has_native_module() else ()
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def shapes(draw: st.DrawFn) -> AttentionShape:
     return make_shape(
         num_heads=num_kv_heads * draw(st.integers(1, 9)),
         num_kv_heads=num_kv_heads,
-        head_dim=draw(st.integers(1, 80)),
+        head_dim=draw(st.integers(1, 80) | st.sampled_from([32, 64, 96])),  # tiles are for these
         window=draw(st.none() | st.integers(1, 90)),
         logit_softcap=draw(st.sampled_from([None, 5.0])),
     )
