@@ -16,7 +16,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.engines.peer import GEMMA, INT8_ACTIVATIONS, Environment, Peer, Server, Variant
+from benchmarks.peers.engines.peer import (
+    GEMMA,
+    INT8_ACTIVATIONS,
+    Environment,
+    InstallError,
+    Peer,
+    Server,
+    Variant,
+)
 from benchmarks.peers.engines.protocol import TokenIds, serve
 
 VERSION = "0.3.36"
@@ -24,8 +32,10 @@ MAX_BATCH = 2048
 MIN_SHARED = 64
 SLOTS = 8
 """Of the server. More of them were slower, and its default of unified slots much slower."""
-LAST_GCC_WITHOUT_AMX = 12
+LAST_GCC_TO_MEND = 12
 """GCC 12.2 drops the stores of the tile configuration, and the first prompt crashes."""
+TILE_SOURCE = Path("vendor/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp")
+LOAD_CONFIGURATION = "_tile_loadconfig(&tc);"
 Row = tuple[int, int, int, bool]
 """Token id, its position, its sequence, whether its logits are wanted."""
 
@@ -165,30 +175,41 @@ def build(environment: Environment, options: Sequence[str], targets: Sequence[st
     environment.pip("download", "--no-deps", "--no-binary", ":all:", wanted, "-d", str(source))
     (archive,) = source.glob("*.tar.gz")
     environment.run(["tar", "xzf", str(archive), "-C", str(source), "--strip-components=1"])
-    compiler, without_amx = find_compiler()
+    compiler, mends_amx = find_compiler()
     options = [*options, "BUILD_SHARED_LIBS=ON", "CMAKE_BUILD_TYPE=Release"]
     options += [f"LLAMA_{name}=OFF" for name in ("BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_APP")]
     options += ["LLAMA_USE_PREBUILT_UI=OFF", "LLAMA_OPENSSL=OFF"]
-    if without_amx:
-        flags = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-        options += [f"CMAKE_C_FLAGS={flags}", f"CMAKE_CXX_FLAGS={flags}"]
+    if mends_amx:
+        mend_tile_configuration(source / TILE_SOURCE)
     tools = environment.folder / "bin"
     configure = [str(tools / "cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"]
     configure += ["-S", str(source / "vendor" / "llama.cpp"), "-B", str(folder)]
     environment.run(configure + [f"-D{option}" for option in options])
     environment.run([str(tools / "cmake"), "--build", str(folder), "--target", *targets])
     environment.pip("install", str(archive), env={"CMAKE_ARGS": "-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF"})
-    amx = f"without AMX, which {compiler} breaks" if without_amx else "with AMX where the CPU has it"
-    return f"compiled for {compiled_for} by {compiler}, {amx}"
+    mended = " (a barrier added before its tile configuration, whose stores this compiler drops)" if mends_amx else ""
+    return f"compiled for {compiled_for} by {compiler}, with AMX where that has it{mended}"
+
+
+def mend_tile_configuration(path: Path) -> None:
+    """The compiler is told that the configuration is read."""
+    text = path.read_text()
+    if LOAD_CONFIGURATION not in text:
+        raise InstallError(
+            f"{path.name} no longer has {LOAD_CONFIGURATION}: see whether its AMX still has to be mended"
+        )
+    path.write_text(
+        text.replace(LOAD_CONFIGURATION, f'asm volatile("" : : "r"(&tc) : "memory");\n    {LOAD_CONFIGURATION}')
+    )
 
 
 def find_compiler() -> tuple[str, bool]:
-    """Its name and version, and whether AMX must stay out of the build."""
+    """Its name and version, and whether it breaks the tiles' configuration."""
     text = subprocess.run(["c++", "--version"], capture_output=True, text=True, check=True).stdout
     version = re.search(r"(\d+)\.\d+\.\d+", text)
     is_gcc = "Free Software Foundation" in text
     name = f"{'GCC' if is_gcc else 'Clang'} {version.group() if version else 'of unknown version'}"
-    return name, is_gcc and (version is None or int(version.group(1)) <= LAST_GCC_WITHOUT_AMX)
+    return name, is_gcc and (version is None or int(version.group(1)) <= LAST_GCC_TO_MEND)
 
 
 def process_env(environment: Environment) -> dict[str, str]:
