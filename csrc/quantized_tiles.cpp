@@ -127,7 +127,8 @@ inline unsigned rows_with_outliers(const Outliers<TILE_ROWS>* outliers) {
     return _mm512_test_epi32_mask(codes, codes);
 #else
     unsigned found = 0;
-    for (int i = 0; i < TILE_ROWS; ++i) found |= (outliers->codes[i] ? 1u : 0u) << i;
+    // Not (codes ? 1 : 0) << i: GCC 12 makes that 0 under its sanitizers of shifts and bounds.
+    for (int i = 0; i < TILE_ROWS; ++i) found |= outliers->codes[i] ? 1u << i : 0u;
     return found;
 #endif
 }
