@@ -9,7 +9,8 @@ namespace quire::QUIRE_ISA {
 
 constexpr float MOST = 127.0f;   // of a code
 constexpr int OUTLIER = 128;     // what an outlier's second code counts
-constexpr float APART = 1.5f;    // so many times as large as the others is an outlier
+// So many times as large as the others is an outlier: of a group of one piece, which has its own scale, and of one of several.
+constexpr float APART = 3.0f, APART_OF_SEVERAL = 2.0f;
 constexpr int MAX_PIECES = 512;  // of a group: then sums of products are int32
 
 typedef int8_t SignedBytes __attribute__((vector_size(LANES)));
@@ -74,7 +75,7 @@ inline float scale_for_all(const int32_t* tops, const int32_t* others, int num_p
     Floats scale = {};
     for (int piece = 0; piece < num_pieces; piece += LANES) {
         Floats top = (Floats)load_units(tops + piece, num_pieces - piece), rest = (Floats)load_units(others + piece, num_pieces - piece);
-        scale = max(scale, top > APART * rest ? max(rest / MOST, top / (MOST * OUTLIER)) : top / MOST);
+        scale = max(scale, top > APART_OF_SEVERAL * rest ? max(rest / MOST, top / (MOST * OUTLIER)) : top / MOST);
     }
     return max_of(scale);
 }

@@ -133,7 +133,7 @@ inline unsigned rows_with_outliers(const Outliers<TILE_ROWS>* outliers) {
 #endif
 }
 
-// Adds to the sums of row `i`, of PANEL outputs, what its outliers in a group add. Its first one may be none: that adds nothing.
+// Adds to the sums of row `i`, of PANEL outputs, what its outliers in a group add: it has at least one.
 inline void add_outliers(int32_t* sums, const uint8_t* codes, const Outliers<TILE_ROWS>* outliers, int64_t num_pieces, int i) {
     for (int part = 0; part < PARTS; ++part, sums += LANES) {
         Ints whole = load_units(sums);
@@ -141,15 +141,41 @@ inline void add_outliers(int32_t* sums, const uint8_t* codes, const Outliers<TIL
         do {
             Bytes unit = load_bytes(codes + outliers[n].units[i] * UNIT_BYTES + part * UNIT * LANES);
             whole += add_products(Ints{}, unit, outliers[n].codes[i]) * OUTLIER;
-        } while (outliers[n].codes[i] && ++n < num_pieces && outliers[n].codes[i]);  // behind the last one lies what was there before
+        } while (++n < num_pieces && outliers[n].codes[i]);  // behind the last one lies what was there before
         std::memcpy(sums, &whole, sizeof whole);
     }
 }
+
+// Of one tile of rows whose weights have one group: the units in which some row has an outlier, and of each row the outliers' codes
+// in these. A tile for `shape.units` of them at a time, the last one filled up with zeros.
+struct OutlierTiles {
+    int64_t num_tiles;
+    const int32_t* units;
+    const uint8_t* codes;
+};
+
+// Their memory, behind the rows of integers.
+class OutlierMemory {
+public:
+    OutlierMemory(const IntegerRows& x)
+        : units_bytes_((x.num_inputs + 63) / 64 * 64), bytes_of_tile_(64 + units_bytes_ + TILE_ROWS * units_bytes_),
+          memory_(x.memory + x.num_rows * x.row_bytes()) {}
+
+    int64_t& num_tiles(int64_t tile) const { return *reinterpret_cast<int64_t*>(memory_ + tile * bytes_of_tile_); }
+    int32_t* units(int64_t tile) const { return reinterpret_cast<int32_t*>(memory_ + tile * bytes_of_tile_ + 64); }
+    uint8_t* codes(int64_t tile) const { return memory_ + tile * bytes_of_tile_ + 64 + units_bytes_; }
+    OutlierTiles tiles(int64_t tile) const { return {num_tiles(tile), units(tile), codes(tile)}; }
+
+private:
+    int64_t units_bytes_, bytes_of_tile_;
+    uint8_t* memory_;
+};
 
 struct Work {
     const QuantizedCall& call;
     Shape shape;
     IntegerRows x;
+    OutlierMemory outlier_memory{x};
 
     const Group<TILE_ROWS>* groups(int64_t tile) const { return reinterpret_cast<const Group<TILE_ROWS>*>(x.groups(tile * TILE_ROWS)); }
     const Outliers<TILE_ROWS>* outliers(int64_t tile) const {
@@ -160,6 +186,35 @@ struct Work {
         return static_cast<int>(left < shape.rows ? left : shape.rows);
     }
 };
+
+// From each row's list: its products with a few units then need no more than the others' do.
+void lay_out_outliers(const Work& work, const Team& team) {
+    const Shape& shape = work.shape;
+    int64_t row_bytes = shape.units * UNIT;
+    std::vector<int32_t> places(work.x.num_inputs / UNIT, 0);  // of units, from 1 on
+    share(team, shape.num_row_tiles, [&](int64_t tile) {
+        const auto* outliers = work.outliers(tile);
+        int32_t* units = work.outlier_memory.units(tile);
+        uint8_t* codes = work.outlier_memory.codes(tile);
+        int num_units = 0;
+        for (int i = 0; i < shape.rows; ++i)
+            for (int64_t n = 0; n < shape.pieces_of_group && outliers[n].codes[i]; ++n) {
+                int32_t unit = outliers[n].units[i], &place = places[unit];
+                if (!place) {
+                    if (num_units % shape.units == 0) {
+                        std::memset(codes + num_units * UNIT * TILE_ROWS, 0, row_bytes * TILE_ROWS);
+                        std::memset(units + num_units, 0, row_bytes);
+                    }
+                    units[num_units] = unit;
+                    place = ++num_units;
+                }
+                int64_t to = (place - 1) / shape.units, column = (place - 1) % shape.units;
+                std::memcpy(codes + (to * TILE_ROWS + i) * row_bytes + column * UNIT, &outliers[n].codes[i], UNIT);
+            }
+        for (int place = 0; place < num_units; ++place) places[units[place]] = 0;
+        work.outlier_memory.num_tiles(tile) = (num_units + shape.units - 1) / shape.units;
+    });
+}
 
 typedef int32_t Sums[TILE_ROWS][PANEL];
 
@@ -200,12 +255,10 @@ void multiply_groups(const Work& work, int64_t tile, const Panel& panel, int64_t
         if (g + 1 < shape.num_groups) multiply_group(work, x + (g + 1) * group_bytes, codes + (g + 1) * codes_bytes, sums[(g + 1) % 2]);
         for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + line);
         ahead.from += ahead.step;
-        // Most often it is one row: always one, if need be the last one's none, is faster than a branch that is often guessed wrong.
-        unsigned found = rows_with_outliers(outliers);
-        do {
-            int i = __builtin_ctz(found | 1u << (TILE_ROWS - 1));
+        for (unsigned found = rows_with_outliers(outliers); found; found &= found - 1) {
+            int i = __builtin_ctz(found);
             add_outliers(now[i], codes + g * codes_bytes, outliers, shape.pieces_of_group, i);
-        } while (found &= found - 1);
+        }
 #pragma GCC unroll 4
         for (int p = 0; p < PARTS; ++p) {
             Floats scale = load(scales + p * LANES), minimum = {};
@@ -251,6 +304,41 @@ void several_groups(const Work& work, const Team& team) {
     });
 }
 
+// Tiles: sums in 0 to 3, x in 4 and 5, weights in 6 and 7. Up to two of rows times up to two panels.
+template <int ROW_TILES, int PANELS>
+void store_sums(Sums (&sums)[2][2]) {
+    store_tile<0>(sums[0][0], sizeof sums[0][0][0]);
+    if constexpr (PANELS == 2) store_tile<1>(sums[0][1], sizeof sums[0][0][0]);
+    if constexpr (ROW_TILES == 2) store_tile<2>(sums[1][0], sizeof sums[0][0][0]);
+    if constexpr (ROW_TILES == 2 && PANELS == 2) store_tile<3>(sums[1][1], sizeof sums[0][0][0]);
+}
+
+inline void zero_sums() {
+    zero_tile<0>();
+    zero_tile<1>();
+    zero_tile<2>();
+    zero_tile<3>();
+}
+
+// Adds to the sums of one tile of rows what its outliers add, but for the factor OUTLIER.
+template <int X, int PANELS>
+void multiply_outliers(const Shape& shape, const OutlierTiles& outliers, const Panel (&panels)[2]) {
+    constexpr int SUMS = X == 4 ? 0 : 2;
+    for (int64_t t = 0; t < outliers.num_tiles; ++t) {
+        alignas(64) uint8_t weights[PANELS][TILE_ROWS][UNIT_BYTES];
+        for (int p = 0; p < PANELS; ++p)
+            for (int u = 0; u < shape.units; ++u)
+                std::memcpy(weights[p][u], panels[p].codes + outliers.units[t * shape.units + u] * UNIT_BYTES, UNIT_BYTES);
+        load_tile<X>(outliers.codes + t * TILE_ROWS * shape.units * UNIT, shape.units * UNIT);
+        load_tile<6>(weights[0], UNIT_BYTES);
+        multiply_tiles_of_bytes<SUMS, X, 6>();
+        if constexpr (PANELS == 2) {
+            load_tile<7>(weights[1], UNIT_BYTES);
+            multiply_tiles_of_bytes<SUMS + 1, X, 7>();
+        }
+    }
+}
+
 // One group: sums of up to two tiles of rows and two panels, whose results are computed while the next ones are multiplied.
 class Finished {
 public:
@@ -259,10 +347,11 @@ public:
     template <int ROW_TILES, int PANELS>
     void take(int64_t tile, int64_t index, const Panel (&panels)[2]) {
         finish();
-        store_tile<0>(sums_[0][0], sizeof sums_[0][0][0]);
-        if constexpr (PANELS == 2) store_tile<1>(sums_[0][1], sizeof sums_[0][0][0]);
-        if constexpr (ROW_TILES == 2) store_tile<2>(sums_[1][0], sizeof sums_[0][0][0]);
-        if constexpr (ROW_TILES == 2 && PANELS == 2) store_tile<3>(sums_[1][1], sizeof sums_[0][0][0]);
+        store_sums<ROW_TILES, PANELS>(sums_);
+        zero_sums();
+        multiply_outliers<4, PANELS>(work_.shape, work_.outlier_memory.tiles(tile), panels);
+        if constexpr (ROW_TILES == 2) multiply_outliers<5, PANELS>(work_.shape, work_.outlier_memory.tiles(tile + 1), panels);
+        store_sums<ROW_TILES, PANELS>(of_outliers_);
         tile_ = tile;
         index_ = index;
         num_panels_ = PANELS;
@@ -292,11 +381,6 @@ private:
     void compute_rows(int first) {
         int64_t tile = tile_ + t_;
         const auto* group = work_.groups(tile);
-        const auto* outliers = work_.outliers(tile);
-        for (unsigned found = rows_with_outliers(outliers) & (((1u << M) - 1) << first); found; found &= found - 1) {
-            int i = __builtin_ctz(found);
-            for (int p = 0; p < num_panels_; ++p) add_outliers(sums_[t_][p][i], panels_[p].codes, outliers, work_.shape.pieces_of_group, i);
-        }
         for (int p = 0; p < num_panels_; ++p) {
             const Panel& panel = panels_[p];
             Floats y[M][PARTS];
@@ -307,6 +391,7 @@ private:
                 for (int m = 0; m < M; ++m) {
                     int i = first + m;
                     Ints whole = load_units(sums_[t_][p][i] + part * LANES) + group->minus_zero[i];
+                    whole += load_units(of_outliers_[t_][p][i] + part * LANES) * OUTLIER;
                     Floats total = {};
                     total += __builtin_convertvector(whole, Floats) * (scale * group->scales[i]);
                     if constexpr (MINIMUM) total += minimum * group->sums[i];
@@ -319,22 +404,19 @@ private:
 
     const Work& work_;
     alignas(64) Sums sums_[2][2];
+    alignas(64) Sums of_outliers_[2][2];
     Panel panels_[2];
     int64_t tile_ = 0, index_ = 0;
     int num_panels_ = 1, chunks_of_tile_, chunks_left_ = 0;
     int t_ = 0, first_ = 0;  // of the next chunk: the tile, and the row in it
 };
 
-// Tiles: sums in 0 to 3, x in 4 and 5, weights in 6 and 7. Up to two of rows times up to two panels.
 template <int ROW_TILES, int PANELS>
 void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], int64_t index, Ahead& ahead, Finished& finished) {
     const Shape& shape = work.shape;
     int64_t stride = work.x.num_inputs;
     const auto* x = reinterpret_cast<const uint8_t*>(work.x.codes(tile * shape.rows));
-    zero_tile<0>();
-    zero_tile<1>();
-    zero_tile<2>();
-    zero_tile<3>();
+    zero_sums();
     int64_t chunks = finished.chunks_of(shape.tiles_of_group);
     // Results' lines are asked for, a few with each step, for the second cache: the first one's few places are for x and weights.
     const LinearRows& rows = work.call.rows;
@@ -414,11 +496,15 @@ void quantized_linear(const QuantizedCall& call, const Team& team) {
                   static_cast<uint8_t*>(call.rows.scratch)};
     if (call.rows.x_bfloat16) quantize_tiles<BFloat16>(call.rows, weight.zero, shape, x, team);
     else quantize_tiles<float>(call.rows, weight.zero, shape, x, team);
+    Work work{call, shape, x};
+    if (shape.num_groups == 1) {
+        team.wait();
+        lay_out_outliers(work, team);
+    }
     int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
     team.wait({weight.panels, num_panels * weight.panel_bytes});
     TileShape of_sums{shape.rows, TILE_BYTES}, of_x{shape.rows, shape.units * UNIT}, of_weights{shape.units, TILE_BYTES};
     begin_tiles({of_sums, of_sums, of_sums, of_sums, of_x, of_x, of_weights, of_weights});
-    Work work{call, shape, x};
     if (shape.num_groups == 1) one_group(work, team);
     else if (weight.has_minimum && weight.zero) several_groups<true, true>(work, team);
     else if (weight.has_minimum) several_groups<false, true>(work, team);

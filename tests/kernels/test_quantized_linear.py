@@ -89,7 +89,8 @@ def scales(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor
     largest, place = sizes.max(-1, keepdim=True)
     rest = sizes.scatter(-1, place, 0.0).amax(-1, keepdim=True)
     apart = torch.maximum(rest / 127, largest / (127 * 128))
-    return groups, torch.where(largest > 1.5 * rest, apart, largest / 127).amax(2)
+    times = 3.0 if sizes.shape[2] == 1 else 2.0
+    return groups, torch.where(largest > times * rest, apart, largest / 127).amax(2)
 
 
 def rounded(x: torch.Tensor, group_size: int) -> torch.Tensor:

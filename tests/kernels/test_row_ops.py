@@ -164,7 +164,8 @@ def test_write_kv(num_tokens: int, num_heads: int, width: int, dtype: torch.dtyp
 @given(
     num_tokens=st.integers(0, 40),
     width=st.integers(1, 200),
-    factor=st.floats(-30, 30, width=32),
+    # Not so small that products are subnormal: of these the processor's own conversion to bfloat16 makes zeros.
+    factor=st.floats(-30, 30, width=32).filter(lambda factor: factor == 0 or abs(factor) > 2.0**-60),
     dtype=DTYPES,
     instruction_set=SETS,
 )

@@ -20,8 +20,8 @@ T = TypeVar("T", bound=Tensor)
 UNIT = 4
 """Bytes that are multiplied together."""
 PIECE = 32
-GROUP_BYTES, PIECE_BYTES = 12, 8
-"""What is kept of each group of activations beside its codes, and of each PIECE of one."""
+GROUP_BYTES, PIECE_BYTES, OUTLIER_BYTES = 12, 8, 40
+"""What is kept of each group of activations beside its codes, and of each PIECE of one; of each row, of where outliers are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,8 @@ def quantized_linear(
     x = x if x.stride()[1] == 1 else x.contiguous()
     num_groups, num_pieces = (layout.num_inputs // size for size in (layout.group_size, min(layout.group_size, PIECE)))
     row_bytes = layout.num_inputs + GROUP_BYTES * num_groups + PIECE_BYTES * num_pieces
+    if num_groups == 1:
+        row_bytes += layout.num_inputs + layout.num_inputs // PANEL + OUTLIER_BYTES
     scratch = empty_array((_whole_tiles(x.shape[0]) * row_bytes,), DType.UINT8)
     module().quantized_linear(
         current_program(),
