@@ -119,7 +119,7 @@ void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t pa
     zero_tile<2>();
     zero_tile<3>();
     for (int64_t tile = 0; tile < shape.num_tiles; ++tile) {
-        load_tile<4>(first.x + tile * TILE_BYTES, first.bytes);
+        load_passing_tile<4>(first.x + tile * TILE_BYTES, first.bytes);
         load_tile<6>(weights_of(shape, panels, tile, copies[0]), UNIT * PANEL);
         multiply_tiles<0, 4, 6>();
         if constexpr (PANELS == 2) {
@@ -127,7 +127,7 @@ void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t pa
             multiply_tiles<1, 4, 7>();
         }
         if constexpr (ROW_TILES == 2) {
-            load_tile<5>(second.x + tile * TILE_BYTES, second.bytes);
+            load_passing_tile<5>(second.x + tile * TILE_BYTES, second.bytes);
             multiply_tiles<2, 5, 6>();
             if constexpr (PANELS == 2) multiply_tiles<3, 5, 7>();
         }

@@ -47,6 +47,12 @@ inline void load_tile(const void* from, int64_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(TILE) : "memory");
 }
 
+// The same, of what is not wanted again soon: what lies in the first cache stays there.
+template <int TILE>
+inline void load_passing_tile(const void* from, int64_t stride) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(TILE) : "memory");
+}
+
 template <int TILE>
 inline void store_tile(void* to, int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(TILE) : "memory");
@@ -85,6 +91,11 @@ template <int TILE>
 void load_tile(const void* from, int64_t stride) {
     for (int row = 0; row < tile_shapes[TILE].rows; ++row)
         std::memcpy(tiles[TILE][row], static_cast<const uint8_t*>(from) + row * stride, tile_shapes[TILE].bytes);
+}
+
+template <int TILE>
+void load_passing_tile(const void* from, int64_t stride) {
+    load_tile<TILE>(from, stride);
 }
 
 template <int TILE>
