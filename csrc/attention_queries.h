@@ -10,6 +10,7 @@ namespace quire::QUIRE_ISA {
 struct Queries {
     int width;                    // head_dim, rounded up to whole vectors
     int num_units;                // of a query
+    int count;                    // behind them is nobody's
     int32_t* values;              // [MAX_QUERIES, num_units], each query's times its `scale`
     float* output;                // [MAX_QUERIES, width], not yet divided by `total`
     float* total;                 // [MAX_QUERIES, LANES], whose sum is that of 2^(score - base)
@@ -66,11 +67,9 @@ inline void weigh(float factor, Queries& queries, int n, Seen seen, float* score
         rebase(queries, n, under);
         put_under(under, scores, factor, seen, v);
     }
-    Floats sum = {}, other = {};
-    for (int group = 0; group < GROUPS; group += 2) {
-        sum += v[group] = power_of_two<Type::WEIGHT_DEGREE>(v[group]);
-        other += v[group + 1] = power_of_two<Type::WEIGHT_DEGREE>(v[group + 1]);
-    }
+    for (int group = 0; group < GROUPS; ++group) v[group] = power_of_two<Type::WEIGHT_DEGREE>(v[group]);
+    Floats sum = v[0], other = v[1];
+    for (int group = 2; group < GROUPS; group += 2) sum += v[group], other += v[group + 1];
     float shrunk = Type::WHOLE_WEIGHTS ? whole_power_of_two(under - queries.base[n]) : 1.0f, *total = queries.total + n * LANES;
     queries.weight_scale[n] = Type::put_weights(v, value_scales, seen, scores) * shrunk;
     store(total, load(total) + (sum + other) * shrunk);

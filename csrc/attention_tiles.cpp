@@ -101,9 +101,9 @@ private:
             values_[part] = copy;
             if constexpr (!IS_CODES) {
                 const int32_t* from = chunk.values[begin];
-                bool together = units.first <= begin && units.last >= begin + UNITS;
-                for (int unit = 1; together && unit < UNITS; ++unit) together = chunk.values[begin + unit] == from + unit * head_dim_;
-                if (together) {
+                auto follows = [&](int unit) { return chunk.values[begin + unit] == from + unit * head_dim_; };
+                // Those of a panel do, but for its first or last one, which may be a copy.
+                if (units.first <= begin && units.last >= begin + UNITS && follows(1) && follows(UNITS / 2) && follows(UNITS - 1)) {
                     values_[part] = from;
                     continue;
                 }
@@ -127,18 +127,20 @@ private:
     // `count` queries from `query` on: which of the chunk's keys they see, one of them and all together.
     struct Group {
         int query, count, oldest, newest;
-        Seen seen[TILE_ROWS];
+        bool whole;
+        Seen seen[TILE_ROWS];  // where not all see the whole chunk
         alignas(64) float scores[TILE_ROWS][KEYS] = {};  // then, in the same memory, the weights as units
 
-        void begin(const AttentionCall& call, const Queries& queries, int first_query, int num_queries, int64_t first, bool whole) {
-            query = first_query, count = num_queries, oldest = whole ? 0 : KEYS, newest = whole ? KEYS - 1 : -1;
-            for (int i = 0; i < count; ++i) {
-                seen[i] = whole ? Seen{0, KEYS - 1} : seen_by(call, queries.position[query + i], first);
+        void begin(const AttentionCall& call, const Queries& queries, int first_query, int num_queries, int64_t first, bool all_see_all) {
+            query = first_query, count = num_queries, whole = all_see_all, oldest = whole ? 0 : KEYS, newest = whole ? KEYS - 1 : -1;
+            for (int i = 0; !whole && i < count; ++i) {
+                seen[i] = seen_by(call, queries.position[query + i], first);
                 if (seen[i].oldest < oldest) oldest = seen[i].oldest;
                 if (seen[i].newest > newest) newest = seen[i].newest;
             }
         }
         bool sees_any() const { return oldest <= newest; }
+        Seen seen_by_query(int i) const { return whole ? Seen{0, KEYS - 1} : seen[i]; }
     };
 
     // Of 16 queries for all of the chunk's keys. Sums in tiles 0 to 3, the queries in 4, keys in 5 and 6.
@@ -170,7 +172,7 @@ private:
             if constexpr (IS_CODES)
                 for (int key = 0; key < KEYS; key += LANES) store(scores + key, load(scores + key) * load(chunk.key_scales + key));
             if (call.softcap > 0) cap(call, scores);
-            weigh<Type>(factor, queries, group_.query + i, group_.seen[i], scores, chunk.value_scales);
+            weigh<Type>(factor, queries, group_.query + i, group_.seen_by_query(i), scores, chunk.value_scales);
         }
     }
 
@@ -199,14 +201,14 @@ private:
             if constexpr (N == 4) add_column<3, 6>(part, d);
         }
         alignas(64) float sums[TILE_ROWS][4 * COLUMNS];
-        bool whole = group_.count == num_rows_;
-        float* place = whole ? output : sums[0];
-        int64_t place_stride = whole ? stride : sizeof sums[0];
+        bool own = group_.count == num_rows_ || group_.query + group_.count == queries.count;  // all that is in the tile's rows
+        float* place = own ? output : sums[0];
+        int64_t place_stride = own ? stride : sizeof sums[0];
         store_tile<0>(place, place_stride);
         store_tile<1>(place + COLUMNS, place_stride);
         if constexpr (N == 4) store_tile<2>(place + 2 * COLUMNS, place_stride);
         if constexpr (N == 4) store_tile<3>(place + 3 * COLUMNS, place_stride);
-        if (!whole)
+        if (!own)
             for (int i = 0; i < group_.count; ++i) std::memcpy(output + i * queries.width, sums[i], N * COLUMNS * sizeof(float));
     }
 

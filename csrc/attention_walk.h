@@ -39,6 +39,7 @@ void attend(const AttentionCall& call, const Item& item, const Keys& after, Quer
     int counts[MAX_QUERIES], count = 0;
     for (int p = 0; p < item.num_parts; ++p)
         count += counts[p] = read_queries<Type>(call, item.parts[p], item.kv_head, count, queries);
+    queries.count = count;
     Keys keys = own_keys(call, item.parts[0], item.kv_head, item.shared);
     if (item.shared > 0) walk(call, first_keys(call, item), keys, 0, count, queries, meeting);
     for (int p = 0, begin = 0; p < item.num_parts; begin += counts[p++]) {

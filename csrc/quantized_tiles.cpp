@@ -292,15 +292,23 @@ void several_groups(const Work& work, const Team& team) {
     const Shape& shape = work.shape;
     int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (work.x.row_bytes() * shape.rows));
-    PanelMemory memory(weight, 1);
-    hand_out_blocks(team, shape.num_row_tiles, block, num_panels, weight.panel_bytes * 4, [&](int64_t first, int64_t count, int64_t index) {
-        Panel panel = memory.load(index, 0);
-        Ahead ahead = next_panels(weight.panels + index * weight.panel_bytes, 1, weight.panel_bytes, shape.num_groups, count);
-        for (int64_t tile = first; tile < first + count; ++tile) {
-            if (shape.rows > 12) multiply_groups<16, ZERO, MINIMUM>(work, tile, panel, index, ahead);
-            else if (shape.rows > 8) multiply_groups<12, ZERO, MINIMUM>(work, tile, panel, index, ahead);
-            else multiply_groups<8, ZERO, MINIMUM>(work, tile, panel, index, ahead);
+    // Two panels, one after the other: their results lie in the same lines, and rows are still in the first cache.
+    PanelMemory memory(weight, 2);
+    hand_out_blocks(team, shape.num_row_tiles, block, (num_panels + 1) / 2, 2 * weight.panel_bytes * 4,
+                    [&](int64_t first, int64_t count, int64_t pair) {
+        int64_t index = pair * 2, panels_here = num_panels - index < 2 ? 1 : 2;
+        Panel panels[2];
+        Ahead aheads[2];
+        for (int n = 0; n < panels_here; ++n) {
+            panels[n] = memory.load(index + n, n);
+            aheads[n] = next_panels(weight.panels + (index + n) * weight.panel_bytes, 2, weight.panel_bytes, shape.num_groups, count);
         }
+        for (int64_t tile = first; tile < first + count; ++tile)
+            for (int n = 0; n < panels_here; ++n) {
+                if (shape.rows > 12) multiply_groups<16, ZERO, MINIMUM>(work, tile, panels[n], index + n, aheads[n]);
+                else if (shape.rows > 8) multiply_groups<12, ZERO, MINIMUM>(work, tile, panels[n], index + n, aheads[n]);
+                else multiply_groups<8, ZERO, MINIMUM>(work, tile, panels[n], index + n, aheads[n]);
+            }
     });
 }
 
