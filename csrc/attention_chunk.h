@@ -78,7 +78,7 @@ void find_scales(const AttentionCall& call, const int64_t* table, int kv_head, i
         std::memcpy(key_scales, static_cast<const typename Type::Stored*>(call.key) + at, STEP * sizeof(float));
         std::memcpy(value_scales, static_cast<const typename Type::Stored*>(call.value) + at, STEP * sizeof(float));
     }
-    if (begin == 0 && end == KEYS) chunk.value_scales.prepare();
+    if (Type::WHOLE_WEIGHTS && begin == 0 && end == KEYS) chunk.value_scales.prepare();
 }
 
 // Positions [low, high) of a chunk that begins at `first`, one by one. What lies outside becomes zero.

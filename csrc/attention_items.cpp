@@ -25,11 +25,11 @@ std::vector<Part> parts_of(const AttentionCall& call) {
     return parts;
 }
 
-// Neighbours that share keys go together, as many as there is room for and as leave work for all threads.
-std::vector<Item> items_of(const AttentionCall& call, const std::vector<Part>& parts, int num_threads) {
+// Neighbours that share keys, as many as there is room for and as leave work for all threads.
+std::vector<Item> groups_of(const AttentionCall& call, const std::vector<Part>& parts, int num_threads) {
     int heads = call.num_heads / call.layout.num_kv_heads, num_parts = static_cast<int>(parts.size());
     int pieces = (2 * num_threads + call.layout.num_kv_heads - 1) / call.layout.num_kv_heads, most = (num_parts + pieces - 1) / pieces;
-    std::vector<Item> items;
+    std::vector<Item> groups;
     for (int first = 0; first < num_parts;) {
         int64_t shared = 0, tokens = parts[first].last - parts[first].first;
         int last = first + 1;
@@ -40,8 +40,19 @@ std::vector<Item> items_of(const AttentionCall& call, const std::vector<Part>& p
             if (common == 0 || 2 * common < shared) break;
             shared = last == first + 1 ? common : std::min(common, shared);
         }
+        groups.push_back({&parts[first], last - first, 0, shared});
+        first = last;
+    }
+    return groups;
+}
+
+// Each group for each KV head. A row's parts go head by head: what they all read, one head's keys, stays in the second cache.
+std::vector<Item> items_of(const AttentionCall& call, const std::vector<Part>& parts, int num_threads) {
+    std::vector<Item> groups = groups_of(call, parts, num_threads), items;
+    for (auto first = groups.begin(); first != groups.end();) {
+        auto last = std::find_if(first + 1, groups.end(), [&](const Item& group) { return group.parts->row != first->parts->row; });
         for (int kv_head = 0; kv_head < call.layout.num_kv_heads; ++kv_head)
-            items.push_back({&parts[first], last - first, kv_head, shared});
+            for (auto group = first; group != last; ++group) items.push_back({group->parts, group->num_parts, kv_head, group->shared});
         first = last;
     }
     return items;
