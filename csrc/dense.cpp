@@ -101,6 +101,12 @@ void dense_linear(const DenseCall& call, const Team& team) {
     else dense_linear<Float32, float>(call, team);
 }
 
+void dense_gated(const DenseGatedCall& call, const Team& team) {
+    dense_linear(call.linear, team);
+    team.wait();
+    gated(call.gate, team);
+}
+
 void dense_rows(const DenseRowsCall& call, const Team& team) {
     const DenseWeight& weight = call.weight;
     int64_t num_units = units_of(weight), num_bytes = weight.num_inputs * (weight.bfloat16 ? 2 : 4);

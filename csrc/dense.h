@@ -2,6 +2,7 @@
 #pragma once
 
 #include "linear.h"
+#include "row_ops.h"
 
 namespace quire {
 
@@ -16,6 +17,13 @@ struct DenseWeight {
 struct DenseCall {
     DenseWeight weight;
     LinearRows rows;
+};
+
+// A linear layer of 2 D outputs, and activation(the first D) * the others of each row. `gate` reads where `linear` writes: a kernel
+// that needs that memory for neither leaves it as it was.
+struct DenseGatedCall {
+    DenseCall linear;
+    GateCall gate;
 };
 
 // Rows of a weight, as they were before they were laid out.

@@ -2,7 +2,7 @@
 // over the inputs in their order, whatever the other rows are.
 #include <cstring>
 
-#include "dense.h"
+#include "activations.h"
 #include "kernels.h"
 #include "linear_rows.h"
 #include "tiles.h"
@@ -25,6 +25,7 @@ struct Rows {
 // What is not 16 whole rows of whole tiles is copied, and filled up with zeros.
 struct Shape {
     int64_t num_tiles, num_rows, panel_bytes;
+    int64_t neighbours, partner_bytes;  // of the two panels multiplied together: how many lie side by side, and how far apart they are
     Rows rows;
     int64_t first_copied;  // row
     Rows copied;
@@ -37,12 +38,16 @@ struct Shape {
 
 int64_t whole(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-Shape shape_of(const DenseCall& call) {
+// With `halves` a panel's partner is that of the second half of outputs.
+Shape shape_of(const DenseCall& call, bool halves) {
     int64_t num_units = (call.weight.num_inputs + 1) / 2, num_tiles = whole(num_units, UNITS_OF_TILE), num_rows = call.rows.num_rows;
+    int64_t panel_bytes = num_units * UNIT * PANEL;
     bool fits = call.weight.num_inputs * 2 == num_tiles * TILE_BYTES;
     return {num_tiles,
             num_rows,
-            num_units * UNIT * PANEL,
+            panel_bytes,
+            halves ? 1 : 2,
+            halves ? call.weight.num_outputs / 2 / PANEL * panel_bytes : panel_bytes,
             {static_cast<const uint8_t*>(call.rows.x), call.rows.x_stride * 2},
             fits ? num_rows / TILE_ROWS * TILE_ROWS : 0,
             {static_cast<const uint8_t*>(call.rows.scratch), num_tiles * TILE_BYTES}};
@@ -68,10 +73,11 @@ const uint8_t* weights_of(const Shape& shape, const uint8_t* panel, int64_t tile
     return copy;
 }
 
-// Sums of up to 32 rows for up to two panels: put down a few rows at a time while the next ones are multiplied.
+// Sums of up to 32 rows for up to two panels: put down a few rows at a time while the next ones are multiplied. With a `gate` one
+// panel's are those of gates, the other's what these let through.
 class Results {
 public:
-    explicit Results(const DenseCall& call) : rows_(call.rows), num_outputs_(call.weight.num_outputs) {}
+    Results(const DenseCall& call, const GateCall* gate) : rows_(call.rows), num_outputs_(call.weight.num_outputs), gate_(gate) {}
 
     // What was there has to be put down before.
     float (*begin(int64_t row, int64_t count, int64_t panel, int num_panels))[2 * PANEL] {
@@ -84,7 +90,8 @@ public:
     void put_all() { put(count_ - next_); }
     void put(int64_t most) {
         int64_t last = next_ + most < count_ ? next_ + most : count_;
-        if (simple_) for (; next_ < last; ++next_) put_simple();
+        if (gate_) for (; next_ < last; ++next_) put_gated();
+        else if (simple_) for (; next_ < last; ++next_) put_simple();
         else for (; next_ < last; ++next_) put_row();
     }
 
@@ -93,6 +100,16 @@ private:
         auto* to = static_cast<BFloat16*>(rows_.y) + (row_ + next_) * rows_.y_stride + output_;
         for (int n = 0; n < 2 * PANEL; n += 2 * LANES) store(to + n, load(sums_[next_] + n), load(sums_[next_] + n + LANES));
     }
+    // Rounded as if they had been stored, so that the result has the same bits as `gated`'s.
+    void put_gated() const {
+        auto* to = static_cast<BFloat16*>(gate_->y.data) + (row_ + next_) * gate_->y.token_stride + output_;
+        with_activation<BFloat16>(gate_->activation, [&](auto activation) {
+            for (int n = 0; n < PANEL; n += LANES) {
+                Floats gate = rounded_to<BFloat16>(load(sums_[next_] + n)), up = rounded_to<BFloat16>(load(sums_[next_] + PANEL + n));
+                store(to + n, activation(gate) * up);
+            }
+        });
+    }
     void put_row() const {
         Floats y[1][2 * PARTS];
         for (int p = 0; p < 2 * PARTS; ++p) y[0][p] = load(sums_[next_] + p * LANES);
@@ -100,7 +117,9 @@ private:
     }
 
     LinearRows rows_;
-    int64_t num_outputs_, row_ = 0, next_ = 0, count_ = 0, output_ = 0;
+    int64_t num_outputs_;
+    const GateCall* gate_;
+    int64_t row_ = 0, next_ = 0, count_ = 0, output_ = 0;
     int num_panels_ = 0;
     bool simple_ = false;
     alignas(64) float sums_[2 * TILE_ROWS][2 * PANEL] = {};
@@ -123,7 +142,7 @@ void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t pa
         load_tile<6>(weights_of(shape, panels, tile, copies[0]), UNIT * PANEL);
         multiply_tiles<0, 4, 6>();
         if constexpr (PANELS == 2) {
-            load_tile<7>(weights_of(shape, panels + shape.panel_bytes, tile, copies[1]), UNIT * PANEL);
+            load_tile<7>(weights_of(shape, panels + shape.partner_bytes, tile, copies[1]), UNIT * PANEL);
             multiply_tiles<1, 4, 7>();
         }
         if constexpr (ROW_TILES == 2) {
@@ -133,7 +152,7 @@ void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t pa
         }
         results.put(rows_a_tile);
         for (int n = 0; n < PANELS; ++n)
-            for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + n * shape.panel_bytes + tile * ahead.step + line);
+            for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + n * shape.partner_bytes + tile * ahead.step + line);
     }
     results.put_all();
     int64_t left = call.rows.num_rows - row;
@@ -150,7 +169,7 @@ void multiply_rows(const DenseCall& call, const Shape& shape, int64_t first, int
     // With a few rows the processor's own guesses at what comes next are better (docs/lab.md).
     Ahead ahead{nullptr, 0};
     if (last - first > TILE_ROWS)
-        ahead = next_panels(static_cast<const uint8_t*>(call.weight.panels) + panel * shape.panel_bytes, PANELS, shape.panel_bytes, shape.num_tiles, num_passes);
+        ahead = next_panels(static_cast<const uint8_t*>(call.weight.panels) + panel * shape.panel_bytes, shape.neighbours, shape.panel_bytes, shape.num_tiles, num_passes);
     for (; row + TILE_ROWS < last; row += 2 * TILE_ROWS) {
         multiply<2, PANELS>(call, shape, row, panel, ahead, results);
         ahead.from += shape.num_tiles * ahead.step;
@@ -158,26 +177,38 @@ void multiply_rows(const DenseCall& call, const Shape& shape, int64_t first, int
     if (row < last) multiply<1, PANELS>(call, shape, row, panel, ahead, results);
 }
 
-}  // namespace
-
-void dense_linear(const DenseCall& call, const Team& team) {
-    if (!call.weight.bfloat16) return QUIRE_ISA::dense_linear(call, team);
-    Shape shape = shape_of(call);
+// Each pair of panels for each block of rows; where it is to be gated, a panel of each half.
+void multiply_all(const DenseCall& call, const GateCall* gate, const Team& team) {
+    Shape shape = shape_of(call, gate);
     if (shape.first_copied < shape.num_rows) {
         copy_rows(call, shape, team);
         team.wait({call.weight.panels, whole(call.weight.num_outputs, PANEL) * shape.panel_bytes});
     }
     int64_t num_panels = whole(call.weight.num_outputs, PANEL), num_pairs = whole(num_panels, 2);
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (shape.num_tiles * TILE_BYTES * 2 * TILE_ROWS)) * 2 * TILE_ROWS;
-    Results results(call);
+    Results results(call, gate);
     begin_tiles();
     hand_out_blocks(team, shape.num_rows, block, num_pairs, 2 * shape.panel_bytes, [&](int64_t first, int64_t count, int64_t pair) {
-        int64_t panel = pair * 2, last = first + count;
-        if (panel + 1 < num_panels) multiply_rows<2>(call, shape, first, last, panel, results);
+        int64_t panel = pair * shape.neighbours, last = first + count;
+        if (gate || panel + 1 < num_panels) multiply_rows<2>(call, shape, first, last, panel, results);
         else multiply_rows<1>(call, shape, first, last, panel, results);
     });
     results.put_all();
     end_tiles();
+}
+
+}  // namespace
+
+void dense_linear(const DenseCall& call, const Team& team) {
+    if (call.weight.bfloat16) multiply_all(call, nullptr, team);
+    else QUIRE_ISA::dense_linear(call, team);
+}
+
+void dense_gated(const DenseGatedCall& call, const Team& team) {
+    if (call.linear.weight.bfloat16 && call.linear.weight.num_outputs % (2 * PANEL) == 0) return multiply_all(call.linear, &call.gate, team);
+    dense_linear(call.linear, team);
+    team.wait();
+    gated(call.gate, team);
 }
 
 }  // namespace quire::QUIRE_TILES

@@ -16,6 +16,7 @@
     void attention_float32_over_codes(const AttentionCall&, const Team&);  \
     void attention_bfloat16_over_codes(const AttentionCall&, const Team&); \
     void dense_linear(const DenseCall&, const Team&);           \
+    void dense_gated(const DenseGatedCall&, const Team&);       \
     void dense_rows(const DenseRowsCall&, const Team&);         \
     void pack_panels(const PackCall&, const Team&);             \
     void quantized_linear(const QuantizedCall&, const Team&);   \
@@ -42,6 +43,7 @@
 #define QUIRE_TILE_KERNELS(TILES)                    \
     namespace quire::TILES {                         \
     void dense_linear(const DenseCall&, const Team&); \
+    void dense_gated(const DenseGatedCall&, const Team&); \
     void attention_bfloat16(const AttentionCall&, const Team&); \
     void attention_bfloat16_over_codes(const AttentionCall&, const Team&); \
     void quantized_linear(const QuantizedCall&, const Team&); \

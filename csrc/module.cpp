@@ -31,6 +31,7 @@ struct InstructionSet {
     Kernel<AttentionCall> attention_float32 = nullptr;
     Kernel<AttentionCall> attention_bfloat16 = nullptr;
     Kernel<DenseCall> dense_linear = nullptr;
+    Kernel<DenseGatedCall> dense_gated = nullptr;
     Kernel<DenseRowsCall> dense_rows = nullptr;
     Kernel<PackCall> pack_panels = nullptr;
     Kernel<QuantizedCall> quantized_linear = nullptr;
@@ -54,7 +55,7 @@ struct InstructionSet {
 
 #define QUIRE_SET(ISA, PRESENT)                                                                      \
     InstructionSet{#ISA,             PRESENT, true,    ISA::attention_float32, ISA::attention_bfloat16,            \
-     ISA::dense_linear, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
+     ISA::dense_linear, ISA::dense_gated, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
      ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale, ISA::softcap, ISA::most_likely, \
      ISA::layer_norm,  ISA::activate,    ISA::write_texts_float32, ISA::write_texts_bfloat16, \
@@ -78,6 +79,7 @@ InstructionSet with_tiles(const InstructionSet& tiles, InstructionSet rest) {
     rest.present = tiles.present;
     rest.chosen = tiles.chosen;
     rest.dense_linear = tiles.dense_linear;
+    rest.dense_gated = tiles.dense_gated;
     rest.quantized_linear = tiles.quantized_linear;
     rest.attention_bfloat16 = tiles.attention_bfloat16;
     rest.attention_over_codes[1] = tiles.attention_over_codes[1];
@@ -87,6 +89,7 @@ InstructionSet with_tiles(const InstructionSet& tiles, InstructionSet rest) {
 #define QUIRE_TILES_SET(TILES, PRESENT, CHOSEN)                                             \
     InstructionSet{.name = #TILES, .present = PRESENT, .chosen = CHOSEN,                     \
                    .attention_bfloat16 = TILES::attention_bfloat16, .dense_linear = TILES::dense_linear, \
+                   .dense_gated = TILES::dense_gated,                                        \
                    .quantized_linear = TILES::quantized_linear,                              \
                    .attention_over_codes = {nullptr, TILES::attention_bfloat16_over_codes}}
 
@@ -195,6 +198,16 @@ Range memory_of(const QuantizedWeight& weight) {
 void dense_linear(Program* program, const std::string& isa, const DenseWeight& weight, const Rows& x, const Rows& bias,
                   const Rows& y, uintptr_t scratch, int64_t num_rows, int num_threads) {
     submit(program, num_threads, set_named(isa).dense_linear, DenseCall{weight, linear_rows(x, bias, y, scratch, num_rows)}, 0, memory_of(weight));
+}
+
+void dense_gated(Program* program, const std::string& isa, const DenseWeight& weight, const Rows& x, const Rows& both, uintptr_t y,
+                 uintptr_t scratch, int64_t num_rows, Activation activation, int num_threads) {
+    int64_t width = weight.num_outputs / 2;
+    auto* halves = at<uint8_t>(std::get<0>(both));
+    Vectors gate{halves, std::get<1>(both), 0}, up{halves + width * (weight.bfloat16 ? 2 : 4), std::get<1>(both), 0};
+    DenseGatedCall call{{weight, linear_rows(x, {0, 0, false}, both, scratch, num_rows)},
+                        {gate, up, {at<void>(y), width, 0}, num_rows, width, activation, weight.bfloat16}};
+    submit(program, num_threads, set_named(isa).dense_gated, call, 0, memory_of(weight));
 }
 
 void dense_rows(Program* program, const std::string& isa, const DenseWeight& weight, uintptr_t indices, int64_t num_indices,
@@ -355,6 +368,8 @@ NB_MODULE(_native, module) {
              nb::arg("has_minimum"));
     module.def("dense_linear", &dense_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
                nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_threads"));
+    module.def("dense_gated", &dense_gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
+               nb::arg("both"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("activation"), nb::arg("num_threads"));
     module.def("quantized_linear", &quantized_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"),
                nb::arg("x"), nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_threads"));
     module.def("dense_rows", &dense_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),

@@ -123,6 +123,14 @@ void store_part(T* to, Floats v, int count) {
     for (int i = 0; i < count; ++i) to[i] = padded[i];
 }
 
+// As it would be stored and read again.
+template <typename T>
+inline Floats rounded_to(Floats v) {
+    T stored[LANES];
+    store(stored, v);
+    return load(stored);
+}
+
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 inline Ints max(Ints a, Ints b) { return a > b ? a : b; }
 inline Ints min(Ints a, Ints b) { return a < b ? a : b; }

@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels.forced import forced
 
 from quire.core.native import has_native_module
 from quire.kernels import native
 from quire.kernels.dtype import dtype_of
-from quire.kernels.native_linear import DensePanels, dense_linear, dense_rows, empty_dense, pack_
+from quire.kernels.native_linear import DensePanels, dense_gated, dense_linear, dense_rows, empty_dense, pack_
 from quire.kernels.torch_on_arrays import as_array, as_torch
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -57,6 +58,25 @@ def test_as_in_float64_and_nothing_else_is_written(  # type: ignore[no-untyped-d
         "atol": torch.finfo(torch.float32).eps * 8 * num_inputs,
     }
     torch.testing.assert_close(memory[:, 1:-1].double(), expected, **tolerance)
+
+
+@given(
+    num_rows=st.integers(0, 70),
+    num_inputs=st.integers(1, 200),
+    width=st.one_of(st.integers(1, 70), st.sampled_from([16, 32, 48, 96])),
+    dtype=st.sampled_from(DTYPES),
+    kind=st.sampled_from(sorted(native.GATES)),
+    instruction_set=st.sampled_from(SETS or ("none",)),
+)
+def test_gated_at_once_as_one_after_the_other(  # type: ignore[no-untyped-def]
+    num_rows, num_inputs, width, dtype, kind, instruction_set
+) -> None:
+    x, values = draw(num_rows, num_inputs, 2 * width, dtype)
+    weight = packed(values)
+    both = dense_linear(x, weight, instruction_set=instruction_set)
+    rows = "portable" if instruction_set == "emulated_tiles" else instruction_set
+    expected = forced(rows, lambda: native.gated(both[:, :width], both[:, width:], kind))
+    assert torch.equal(dense_gated(x, weight, kind, instruction_set=instruction_set), expected)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)

@@ -26,6 +26,7 @@ __all__ = [
     "add",
     "current_program",
     "gated",
+    "gated_halves",
     "gather",
     "instruction_sets",
     "is_bfloat16",
@@ -178,6 +179,12 @@ def gated(gate: T, up: Tensor, kind: str) -> T:
         thread_count(),
     )
     return y
+
+
+def gated_halves(both: T, kind: str) -> T:
+    """`gated` of the halves of [T, 2 D]."""
+    gate, up = both.chunk(2, dim=-1)
+    return gated(gate, up, kind)
 
 
 def write_kv(

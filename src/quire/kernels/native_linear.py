@@ -81,9 +81,7 @@ def dense_linear(
     assert dtype_of(x.dtype) == weight.dtype
     y = _output(x, weight.num_inputs, weight.num_outputs, output)
     x = x if x.stride()[1] == 1 else x.contiguous()
-    units = empty_array(
-        (_whole_tiles(x.shape[0]) * _whole_tiles(weight.memory.shape[1] // per_unit(weight.dtype)) * UNIT,), DType.UINT8
-    )
+    units = _dense_scratch(x, weight)
     module().dense_linear(
         current_program(),
         instruction_set or instruction_sets()[0],
@@ -93,6 +91,32 @@ def dense_linear(
         _rows(y),
         units.data_ptr(),
         x.shape[0],
+        thread_count(),
+    )
+    return y
+
+
+def dense_gated(x: T, weight: DensePanels, kind: str, *, instruction_set: str | None = None) -> T:
+    """activation(the first half of the outputs) * the second [T, num_outputs / 2], as `dense_linear` and `gated` make them.
+
+    `kind` is one of native.GATES.
+    """
+    assert dtype_of(x.dtype) == weight.dtype
+    assert weight.num_outputs % 2 == 0
+    both = _output(x, weight.num_inputs, weight.num_outputs, None)
+    y = x.new_empty((x.shape[0], weight.num_outputs // 2))
+    x = x if x.stride()[1] == 1 else x.contiguous()
+    units = _dense_scratch(x, weight)
+    module().dense_gated(
+        current_program(),
+        instruction_set or instruction_sets()[0],
+        _dense(weight),
+        _rows(x),
+        _rows(both),
+        y.data_ptr(),
+        units.data_ptr(),
+        x.shape[0],
+        getattr(module().Activation, kind),
         thread_count(),
     )
     return y
@@ -170,6 +194,11 @@ def panel_rows(weight: PanelWeight, indices: Tensor, dtype: DType) -> Array:
 
 def _whole_tiles(count: int) -> int:
     return -(-count // PANEL) * PANEL
+
+
+def _dense_scratch(x: Tensor, weight: DensePanels) -> Array:
+    units = weight.memory.shape[1] // per_unit(weight.dtype)
+    return empty_array((_whole_tiles(x.shape[0]) * _whole_tiles(units) * UNIT,), DType.UINT8)
 
 
 def _output(x: T, num_inputs: int, num_outputs: int, output: T | None) -> T:

@@ -22,3 +22,8 @@ class Linear:
         """[T, num_inputs] -> [T, num_outputs]."""
         y: Tensor = self.method.apply(x, self.weight, self.bias)
         return y
+
+    def forward_gated(self, x: Tensor, kind: str) -> Tensor:
+        """activation(the first half of the outputs) * the second [T, num_outputs / 2]; `kind` as Ops.gated's."""
+        y: Tensor = self.method.apply_gated(x, self.weight, self.bias, kind)
+        return y

@@ -17,17 +17,15 @@ class FeedForward(Protocol):
 class GatedMLP:
     """down(act(gate(x)) * up(x)) (Shazeer 2020); gate and up are one linear layer of 2 I outputs."""
 
-    __slots__ = ("activation", "down", "gate_up", "ops")
+    __slots__ = ("activation", "down", "gate_up")
 
-    def __init__(self, ops: Ops, activation: str, gate_up: Linear, down: Linear) -> None:
-        self.ops = ops
+    def __init__(self, activation: str, gate_up: Linear, down: Linear) -> None:
         self.activation = activation
         self.gate_up = gate_up
         self.down = down
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up.forward(x).chunk(2, dim=-1)
-        return self.down.forward(self.ops.gated(gate, up, self.activation))
+        return self.down.forward(self.gate_up.forward_gated(x, self.activation))
 
 
 class MLP:

@@ -154,7 +154,6 @@ class ModelParts:
         config = self.config
         inner = config.intermediate_size
         return GatedMLP(
-            self._ops,
             config.activation,
             self.linear([gate, up], [inner, inner], config.hidden_size, bias=config.mlp_bias),
             self.linear([down], [config.hidden_size], inner, bias=config.mlp_bias),

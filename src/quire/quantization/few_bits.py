@@ -12,6 +12,7 @@ from quire.checkpoint.quantized import QuantizedRows
 from quire.core.quantization import TABLE_ROUNDING, Rounding
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
+from quire.kernels.native import gated_halves
 from quire.kernels.native_linear import DensePanels, panel_rows, quantized_linear
 from quire.kernels.panels import (
     PANEL,
@@ -75,6 +76,9 @@ class FewBits(ABC):
             else:
                 self._others.apply(x, segment.weight, its_bias, y[:, part])
         return y
+
+    def apply_gated(self, x: Array, weight: list[Segment], bias: Array | None, kind: str) -> Array:
+        return gated_halves(self.apply(x, weight, bias), kind)
 
     def load_table(self, part: StoredWeight, dtype: DType) -> Table:
         return self.table(self.load_table_weight(part, dtype), dtype)

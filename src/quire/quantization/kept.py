@@ -69,7 +69,7 @@ class KeptWeights:
         self._path = path
         self._source = source
         self._writer = writer
-        self.apply = method.apply
+        self.apply, self.apply_gated = method.apply, method.apply_gated
 
     def load(self, parts: Sequence[StoredWeight], dtype: DType) -> Any:
         found = self._restore(parts)

@@ -62,6 +62,9 @@ class QuantMethod(Protocol):
     def apply(self, x: Any, weight: Any, bias: Any | None) -> Any:
         """x [T, num_inputs] -> [T, num_outputs]; `weight` is what `load` returned."""
 
+    def apply_gated(self, x: Any, weight: Any, bias: Any | None, kind: str) -> Any:
+        """activation(the first half of what `apply` gives) * the second; `kind` as Ops.gated's."""
+
     def load_table(self, part: StoredWeight, dtype: Any) -> Table: ...
 
 
@@ -107,6 +110,10 @@ class Unquantized:
 
     def apply(self, x: Any, weight: Any, bias: Any | None) -> Any:
         return self._ops.linear(x, weight, bias)
+
+    def apply_gated(self, x: Any, weight: Any, bias: Any | None, kind: str) -> Any:
+        gate, up = self.apply(x, weight, bias).chunk(2, dim=-1)
+        return self._ops.gated(gate, up, kind)
 
     def load_table(self, part: StoredWeight, dtype: Any) -> DenseTable:
         return DenseTable(self._ops, load_dense([part], dtype, self._ops.tensors))

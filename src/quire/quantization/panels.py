@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import NATIVE_DTYPES, DType
-from quire.kernels.native_linear import DensePanels, dense_linear, dense_rows, empty_dense, pack_
+from quire.kernels.native import gated_halves
+from quire.kernels.native_linear import DensePanels, dense_gated, dense_linear, dense_rows, empty_dense, pack_
 from quire.quantization.method import StoredWeight
 
 
@@ -27,6 +28,9 @@ class Panels:
 
     def apply(self, x: Array, weight: DensePanels, bias: Array | None, output: Array | None = None) -> Array:
         return dense_linear(x, weight, bias, output)
+
+    def apply_gated(self, x: Array, weight: DensePanels, bias: Array | None, kind: str) -> Array:
+        return dense_gated(x, weight, kind) if bias is None else gated_halves(self.apply(x, weight, bias), kind)
 
     def load_table(self, part: StoredWeight, dtype: DType) -> PanelsTable:
         return self.table(self.load_table_weight(part, dtype), dtype)
