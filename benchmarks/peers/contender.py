@@ -36,11 +36,11 @@ class Contender:
     def name(self) -> str:
         return self.variant.name
 
-    def start(self) -> EngineProcess:
-        """A new worker with its model loaded. The caller stops it. Raises EngineError."""
+    def start(self, variant: Variant) -> EngineProcess:
+        """A new worker with its model loaded, as this or its running variant. The caller stops it. Raises EngineError."""
         process = self.start_process([self.peer.python(self.environment), "-m", self.peer.module], "worker")
         try:
-            options = {"model": str(self.weights), **self.variant.options}
+            options = {"model": str(self.weights), **variant.options}
             reply = process.ask({"op": "load", "options": options}, LOAD_TIMEOUT_S)
         except BaseException:
             process.stop()
@@ -71,7 +71,7 @@ class Contender:
     def ensure_started(self) -> EngineProcess:
         """The worker, started if there is none. Raises EngineError."""
         if self.worker is None:
-            self.worker = self.start()
+            self.worker = self.start(self.variant.running)
         return self.worker
 
     def freeze(self) -> None:

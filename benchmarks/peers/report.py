@@ -223,4 +223,6 @@ def limits_section(results: Results) -> Iterable[str]:
 def versions(results: Results) -> Iterable[str]:
     for engine, about in results.content["engines"].items():
         found = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-        yield f"- {engine}: {found}{'; ' if about['installed'] else ''}{about['installed']}"
+        options = ", ".join(f"{name} {value}" for name, value in about.get("running_options", {}).items())
+        parts = [found, about["installed"], f"{options} where its start is not measured" if options else ""]
+        yield f"- {engine}: {'; '.join(part for part in parts if part)}"

@@ -151,6 +151,7 @@ def note_engines(contenders: Sequence[Contender], record: Record) -> None:
             "bits": contender.variant.bits,
             "instruction_set": contender.variant.instruction_set,
             "max_perplexity_change": contender.variant.max_perplexity_change,
+            "running_options": contender.variant.running_options,
             "versions": contender.versions,
             "installed": contender.how_installed,
         }
@@ -202,7 +203,7 @@ def start_process(sizes: Sizes, text: Text) -> Measure:
 
     def measure(contender: Contender, number: int, limit_s: float) -> Figures:
         (prompt,) = text.pieces([sizes.start_prompt], f"e {number}")
-        process = contender.start()
+        process = contender.start(contender.variant)
         try:
             process.ask({"op": "generate", "prompts": [prompt], "num_tokens": 1}, limit_s)
             figures = {"first_token_s": time.perf_counter() - process.start_time}
@@ -222,7 +223,7 @@ def serve(case: Case, options: Options, contenders: Sequence[Contender], load: L
 
     def measure(contender: Contender, number: int, _: float) -> Figures:
         if contender.name not in servers:
-            servers[contender.name] = start_server(contender)
+            servers[contender.name] = start_server(contender, contender.variant.running)
         return on_server(contender, lambda server: load.figures(server, number))
 
     def highest_rate(contender: Contender, _: int, __: float) -> Figures:

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 from benchmarks.peers.cases import Figures, Sizes
 from benchmarks.peers.contender import Contender
+from benchmarks.peers.engines.peer import Variant
 from benchmarks.peers.process import EngineError, EngineProcess
 
 from quire.bench.serve.bench import ServeBench, ServeOptions
@@ -42,11 +43,11 @@ class RunningServer:
     address: ServerAddress
 
 
-def start_server(contender: Contender) -> RunningServer:
+def start_server(contender: Contender, variant: Variant) -> RunningServer:
     """Returns when it answers that it is ready. Raises EngineError."""
     assert contender.peer.serve is not None
     port = free_port()
-    server = contender.peer.serve(contender.environment, contender.variant, contender.weights, port)
+    server = contender.peer.serve(contender.environment, variant, contender.weights, port)
     running = RunningServer(
         contender.start_process(server.command, "server"), ServerAddress(f"http://127.0.0.1:{port}")
     )
@@ -74,7 +75,7 @@ def _wait_until_ready(server: RunningServer, path: str) -> None:
 
 def first_token_through_server(contender: Contender, prompt: list[int]) -> float:
     """Seconds from the start of the server's process to the first token at its client. Raises EngineError."""
-    server = start_server(contender)
+    server = start_server(contender, contender.variant)
     try:
         body = {"model": find_model(server.address).name, "prompt": prompt, "max_tokens": 8}
         body |= {"stream": True, "temperature": 0, "ignore_eos": True}

@@ -73,6 +73,11 @@ class EngineConfig:
     )
     block_size: int = knob(16, "tokens in a KV block")
     num_blocks: int | None = knob(None, "KV blocks (default: sized from free memory)")
+    preallocate_kv_cache: bool = knob(
+        False,
+        "take the memory of all KV blocks at the start, not as they are first used: a slower start, and no request waits for"
+        " the system to find memory",
+    )
     memory_utilization: float = knob(0.8, "share of the free memory that weights and KV cache may take")
     max_num_batched_tokens: int = knob(512, "token budget of one step; longer prompts are computed in chunks")
     max_num_seqs: int = knob(256, "sequences that run at once")
@@ -215,6 +220,7 @@ class WorkerConfig:
     dtype: Literal["float32", "bfloat16", "float16"]
     quantization: Quantization = "none"
     kv_cache_dtype: KVCacheDType
+    preallocate_kv_cache: bool = False
     keep_packed: bool = False
     """Linear weights are read from quire's cache where they are there, and put there where they are not."""
     enforce_eager: bool = False

@@ -20,6 +20,7 @@ EXAMPLES: dict[str, tuple[list[str], Any]] = {
     "quantization": (["--quantization", "stored"], "stored"),
     "packed_cache": (["--packed-cache", "off"], "off"),
     "kv_cache_dtype": (["--kv-cache-dtype", "int8"], "int8"),
+    "preallocate_kv_cache": (["--preallocate-kv-cache"], True),
     "enforce_eager": (["--enforce-eager"], True),
     "num_blocks": (["--num-blocks", "50"], 50),
     "memory_utilization": (["--memory-utilization", "0.5"], 0.5),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -90,3 +93,30 @@ def test_a_copied_block_is_read_as_the_first(dtype: KVCacheDType) -> None:
 
     assert np.array_equal(attend(5), attend(1))
     assert np.abs(attend(1)).max() > 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's count of the pages that are there")
+@pytest.mark.parametrize("tensors", [Arrays(), OF_TORCH])
+def test_memory_is_there_at_once_where_it_is_asked_for(tensors: Tensors) -> None:
+    config = make_kv_cache_config([FULL] * 4, block_size=16, dtype="float32", num_blocks=8192)
+    num_bytes = config.num_blocks * config.bytes_per_block
+    assert num_bytes == 64 << 20
+
+    def grown_by(threads: int) -> tuple[int, KVCache]:
+        before = resident_bytes()
+        cache = KVCache(config, 4, tensors, "float32", touched_by_threads=threads)
+        return resident_bytes() - before, cache
+
+    grown, as_used = grown_by(0)
+    assert grown < num_bytes / 4
+    grown, at_once = grown_by(2)
+    assert grown > num_bytes * 3 / 4
+    for cache in (as_used, at_once):
+        assert cache.layers[3].value.shape == (8192, 16, 2, 8)
+        cache.layers[3].value[8191] = 1.0
+        assert tensors.numbers(cache.layers[3].value)[8190:].sum() == 16 * 2 * 8
+        assert not tensors.numbers(cache.layers[3].key).any()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,25 @@ class InstallError(Exception):
 @dataclass(frozen=True, slots=True)
 class Variant:
     """An engine at one precision. `bits` is its class (32, 16, 8 or 4); `weights` names a form of the weights (see
-    convert.py); `cases` are the letters of those it can run; `options` reach the worker's `load`; `models` are those its
-    weights are made for. A variant held to an `instruction_set` is measured only where that is asked for. Where its perplexity
-    is further from float32's than `max_perplexity_change`, its speed does not count."""
+    convert.py); `cases` are the letters of those it can run; `options` reach the worker's `load`, together with
+    `running_options` where the start is not what is measured; `models` are those its weights are made for. A variant held to an
+    `instruction_set` is measured only where that is asked for. Where its perplexity is further from float32's than
+    `max_perplexity_change`, its speed does not count."""
 
     name: str
     bits: int
     weights: str
     cases: str = "abcde"
     options: Mapping[str, Any] = field(default_factory=dict)
+    running_options: Mapping[str, Any] = field(default_factory=dict)
     models: tuple[str, ...] = (SMOLLM2,)
     instruction_set: str | None = None
     max_perplexity_change: float = EXACT_ACTIVATIONS
+
+    @property
+    def running(self) -> Variant:
+        """As it is set where its start is not what is measured."""
+        return replace(self, options={**self.options, **self.running_options})
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from quire import LLM
 
 BITS = {"none": 16, "stored": 4, "int8": 8, "int4": 4}
+RUNNING = {"num_blocks": 4096, "preallocate_kv_cache": True}
+"""The KV cache as the others have theirs, which take its memory when they start: 65,536 tokens, less than they have."""
 
 
 class Quire:
@@ -34,7 +36,7 @@ class Quire:
         from quire import LLM, __version__
 
         logging.disable(logging.INFO)
-        self._llm = LLM(options["model"], **options["config"])
+        self._llm = LLM(**options)
         return {"quire": __version__}
 
     def generate(self, prompts: list[TokenIds], num_tokens: int) -> list[TokenIds]:
@@ -64,7 +66,7 @@ def prompt_logprobs(llm: LLM, windows: list[TokenIds]) -> list[list[float]]:
 
 
 def variant(name: str, bits: int, config: Mapping[str, Any]) -> Variant:
-    return Variant(name, bits, "file", "abcdef", {"config": dict(config)})
+    return Variant(name, bits, "file", "abcdef", dict(config), RUNNING)
 
 
 def quantized(quantization: str) -> Variant:
@@ -92,12 +94,15 @@ REFERENCE = variant("quire fp32", 32, {"dtype": "float32"})
 
 
 def server(environment: Environment, variant: Variant, weights: Path, port: int) -> Server:
-    flags = [
-        word for name, value in variant.options["config"].items() for word in (f"--{name.replace('_', '-')}", value)
-    ]
+    flags = [word for name, value in variant.options.items() for word in _flag(name, value)]
     program = "import sys; from quire.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [PEER.python(environment), "-c", program, "serve", str(weights), "--port", str(port), *flags]
     return Server(command, "/health/ready")
+
+
+def _flag(name: str, value: object) -> list[str]:
+    flag = f"--{name.replace('_', '-')}"
+    return [flag] if value is True else [flag, str(value)]
 
 
 PEER = Peer(

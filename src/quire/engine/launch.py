@@ -133,6 +133,7 @@ def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConf
         quantization=resolved.quantization,
         keep_packed=resolved.packed_cache == "on",
         kv_cache_dtype=resolved.kv_cache_dtype,
+        preallocate_kv_cache=resolved.preallocate_kv_cache,
         enforce_eager=resolved.enforce_eager,
         backend=resolved.backend,
         instruction_set=resolved.instruction_set,

@@ -6,7 +6,6 @@ While a program is recorded (recording.py) their memory comes from the recording
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, overload
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from quire.kernels.arithmetic import add, gather, scale
 from quire.kernels.dtype import OF_NUMPY, DType
+from quire.kernels.fresh_memory import fresh_memory
 from quire.kernels.recording import NotRecordable, current_recording
 from quire.kernels.tensor import Numbers, Plan, Result
 
@@ -175,11 +175,9 @@ class Arrays:
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         return empty_array(shape, dtype)
 
-    def zeros(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        """In the system's small pages, each of which gets memory when it is first written: numpy would ask for large ones, for
-        which a step waits in all layers at the same time (docs/lab.md)."""
+    def zeros(self, shape: tuple[int, ...], dtype: DType, *, touched: bool = False) -> Array:
         num_values = math.prod(shape)
-        memory = mmap.mmap(-1, max(1, num_values * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = fresh_memory(num_values * dtype.itemsize, touched=touched)
         return Array(np.frombuffer(memory, dtype.stored, num_values).reshape(shape), dtype)
 
     def of(self, numbers: Numbers) -> Array:

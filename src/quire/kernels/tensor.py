@@ -64,8 +64,8 @@ class Tensors(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """What it holds is undefined."""
 
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The system hands their memory out only when it is touched."""
+    def zeros(self, shape: tuple[int, ...], dtype: Any, *, touched: bool = False) -> Any:
+        """The system hands their memory out as it is written; all of it now if `touched`."""
 
     def of(self, numbers: Numbers) -> Any:
         """In the same memory: float32, int64."""

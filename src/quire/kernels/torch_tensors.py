@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from quire.kernels.fresh_memory import fresh_memory
 from quire.kernels.tensor import Numbers, Plan, Result
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
@@ -20,10 +22,10 @@ class TorchTensors:
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype)
 
-    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Of numpy's memory: torch.zeros would touch it all at once."""
-        numbers = np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)
-        return torch.from_numpy(numbers).view(dtype)
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype, *, touched: bool = False) -> torch.Tensor:
+        num_bytes = math.prod(shape) * dtype.itemsize
+        numbers = np.frombuffer(fresh_memory(num_bytes, touched=touched), np.uint8, num_bytes)
+        return torch.from_numpy(numbers.reshape(*shape[:-1], -1)).view(dtype)
 
     def of(self, numbers: Numbers) -> torch.Tensor:
         return torch.from_numpy(numbers)

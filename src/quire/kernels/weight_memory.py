@@ -12,6 +12,7 @@ import numpy as np
 
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
+from quire.kernels.fresh_memory import ask_for_large_pages, fresh_memory
 
 LINE = 64
 CHUNK = 64 << 20
@@ -35,9 +36,8 @@ class WeightMemory:
         with self._lock:
             chunk = None if self._chunk is None else self._chunk()
             if chunk is None or self._used + num_bytes > len(chunk):
-                chunk = mmap.mmap(-1, max(CHUNK, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-                if hasattr(mmap, "MADV_HUGEPAGE"):
-                    chunk.madvise(mmap.MADV_HUGEPAGE)
+                chunk = fresh_memory(max(CHUNK, num_bytes))
+                ask_for_large_pages(chunk)
                 self._chunk, self._used = weakref.ref(chunk), 0
             first = self._used
             self._used += -(-num_bytes // LINE) * LINE

@@ -80,6 +80,7 @@ class _Resolver:
             quantization=self.quantization,
             packed_cache=self._packed_cache(backend),
             kv_cache_dtype=demand.resolved_kv_cache_dtype,
+            preallocate_kv_cache=self.config.preallocate_kv_cache,
             enforce_eager=self.config.enforce_eager,
             max_model_len=demand.max_model_len,
             kv_cache=kv_cache,

@@ -22,6 +22,7 @@ class ResolvedConfig:
     quantization: Quantization
     packed_cache: ResolvedPackedCache
     kv_cache_dtype: KVCacheDType
+    preallocate_kv_cache: bool
     enforce_eager: bool
     max_model_len: int
     kv_cache: KVCacheConfig

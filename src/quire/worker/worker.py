@@ -36,7 +36,13 @@ class Worker:
         self._execute: Callable[[StepPlan], StepResult] | None = None
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
-        kv = KVCache(config, self._model.config.num_layers, self._tensors, self._config.kv_cache_dtype)
+        kv = KVCache(
+            config,
+            self._model.config.num_layers,
+            self._tensors,
+            self._config.kv_cache_dtype,
+            touched_by_threads=self._config.num_threads if self._config.preallocate_kv_cache else 0,
+        )
         # Not by way of `self`: the worker goes with its last reference, and its memory with it.
         model = self._config.model
         grammars = Grammars(lambda: open_checkpoint(model).tokenizer, self._model.config.vocab_size)
