@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import zmq
+from tests.server.own_server import wait_for
 
 from quire import AsyncLLM, SamplingParams
 from quire.checkpoint.checkpoint import open_checkpoint
@@ -64,8 +65,11 @@ def run(model: Path, directory: Path, body: Body, executor: str = "null") -> Non
         finally:
             await asyncio.to_thread(connection.shutdown)
 
+    pool = launched.client.engine.scheduler.kv.pool
     try:
         asyncio.run(main())
+        # What its client gave up last may still be on its way to the service.
+        wait_for(lambda: pool.num_held == 0, "that no block is held", 30)
     finally:
         service.stopping = True
         thread.join()
@@ -73,8 +77,7 @@ def run(model: Path, directory: Path, body: Body, executor: str = "null") -> Non
         context.destroy(linger=0)
         os.close(engine_end)
         os.close(engine_read)
-    scheduler = launched.client.engine.scheduler
-    assert scheduler.kv.pool.num_held == 0
+    assert pool.num_held == 0
     assert not launched.client.engine.has_unfinished
 
 

@@ -328,8 +328,9 @@ def test_case_29_queue_deadline(smollm2: str) -> None:
         assert len(late) + done == 8
         assert all("not started within 0.1 s" in error["message"] for error in late)
         wait_for(lambda: load(server)["server_load"] == 0, "idleness")
-        # What was given up never ran: every token is that of an answer.
-        wait_for(lambda: counted(server, "generation_tokens") == done * 8000, "the answers' tokens in /metrics")
+        # What was given up never ran, or was ended soon where the engine began it just as its time was over.
+        wait_for(lambda: counted(server, "generation_tokens") >= done * 8000, "the answers' tokens in /metrics")
+        assert counted(server, "generation_tokens") < (done + 1) * 8000
 
 
 def test_case_30_two_live_requests_of_one_id(tiny_server: RunningServer) -> None:
