@@ -75,22 +75,28 @@ void dense_linear(const DenseCall& call, const Team& team) {
         });
         team.wait();
     }
-    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
+    int64_t num_panels = rows.num_panels(weight.num_outputs);
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (num_units * UNIT * ROWS)) * ROWS;
     int64_t num_groups = (num_panels + PANELS - 1) / PANELS;
-    hand_out_blocks(team, rows.num_rows, block, num_groups, PANELS * panel_bytes, [&](int64_t first_row, int64_t num_rows, int64_t group) {
-        int64_t panel = group * PANELS;
+    auto rows_of_panels = [&](int64_t first_row, int64_t num_rows, int64_t panel, auto N) {
         const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes;
-        at_once<PANELS>(panel, num_panels - panel, [&](int64_t, auto N) {
-            Ahead ahead = next_panels(panels, N, panel_bytes, num_units, (num_rows + ROWS - 1) / ROWS);
-            in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {
-                Floats y[M][N * PARTS];
-                prefetch_results<N>(rows, row, M, panel);
-                multiply<Type, M, N>(x + row * num_units, num_units, panels, panel_bytes, ahead, y);
-                ahead.from += num_units * ahead.step;
-                for (int n = 0; n < N; ++n) store_rows(rows, weight.num_outputs, row, (panel + n) * PANEL, y, n * PARTS);
-            });
+        Ahead ahead = next_panels(panels, N, panel_bytes, num_units, (num_rows + ROWS - 1) / ROWS);
+        in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {
+            Floats y[M][N * PARTS];
+            prefetch_results<N>(rows, row, M, panel);
+            multiply<Type, M, N>(x + row * num_units, num_units, panels, panel_bytes, ahead, y);
+            ahead.from += num_units * ahead.step;
+            for (int n = 0; n < N; ++n) store_rows(rows, weight.num_outputs, row, (panel + n) * PANEL, y, n * PARTS);
         });
+    };
+    if (rows.panels) {
+        hand_out_blocks(team, rows.num_rows, block, num_panels, panel_bytes, [&](int64_t first, int64_t count, int64_t index) {
+            rows_of_panels(first, count, rows.panel(index), std::integral_constant<int, 1>());
+        });
+        return;
+    }
+    hand_out_blocks(team, rows.num_rows, block, num_groups, PANELS * panel_bytes, [&](int64_t first, int64_t count, int64_t group) {
+        at_once<PANELS>(group * PANELS, num_panels - group * PANELS, [&](int64_t panel, auto N) { rows_of_panels(first, count, panel, N); });
     });
 }
 

@@ -182,13 +182,17 @@ void multiply_all(const DenseCall& call, const GateCall* gate, const Team& team)
     Shape shape = shape_of(call, gate);
     if (shape.first_copied < shape.num_rows) {
         copy_rows(call, shape, team);
-        team.wait({call.weight.panels, whole(call.weight.num_outputs, PANEL) * shape.panel_bytes});
+        team.wait({call.weight.panels, call.rows.panels ? 0 : whole(call.weight.num_outputs, PANEL) * shape.panel_bytes});
     }
-    int64_t num_panels = whole(call.weight.num_outputs, PANEL), num_pairs = whole(num_panels, 2);
+    int64_t num_panels = call.rows.num_panels(call.weight.num_outputs), num_pairs = whole(num_panels, 2);
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (shape.num_tiles * TILE_BYTES * 2 * TILE_ROWS)) * 2 * TILE_ROWS;
     Results results(call, gate);
     begin_tiles();
-    hand_out_blocks(team, shape.num_rows, block, num_pairs, 2 * shape.panel_bytes, [&](int64_t first, int64_t count, int64_t pair) {
+    if (call.rows.panels) {
+        hand_out_blocks(team, shape.num_rows, block, num_panels, shape.panel_bytes, [&](int64_t first, int64_t count, int64_t index) {
+            multiply_rows<1>(call, shape, first, first + count, call.rows.panel(index), results);
+        });
+    } else hand_out_blocks(team, shape.num_rows, block, num_pairs, 2 * shape.panel_bytes, [&](int64_t first, int64_t count, int64_t pair) {
         int64_t panel = pair * shape.neighbours, last = first + count;
         if (gate || panel + 1 < num_panels) multiply_rows<2>(call, shape, first, last, panel, results);
         else multiply_rows<1>(call, shape, first, last, panel, results);

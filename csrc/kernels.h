@@ -6,6 +6,7 @@
 #include "most_likely.h"
 #include "quantized.h"
 #include "row_ops.h"
+#include "sketch.h"
 #include "team.h"
 #include "text_blocks.h"
 
@@ -22,6 +23,11 @@
     void quantized_linear(const QuantizedCall&, const Team&);   \
     void most_likely(const MostLikelyCall&, const Team&);       \
     void panel_rows(const PanelRowsCall&, const Team&);         \
+    void sketch_rows(const SketchRowsCall&, const Team&);       \
+    void sketch_inputs(const SketchInputsCall&, const Team&);   \
+    void panels_of(const PanelsOfCall&, const Team&);           \
+    void within_reach(const WithinReachCall&, const Team&);     \
+    void most_likely_of(const MostLikelyOfCall&, const Team&);  \
     void rms_norm(const NormCall&, const Team&);                \
     void layer_norm(const NormCall&, const Team&);              \
     void rope(const RopeCall&, const Team&);                    \

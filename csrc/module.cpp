@@ -45,6 +45,11 @@ struct InstructionSet {
     Kernel<GatherCall> gather = nullptr;
     Kernel<ScaleCall> scale = nullptr, softcap = nullptr;
     Kernel<MostLikelyCall> most_likely = nullptr;
+    Kernel<SketchRowsCall> sketch_rows = nullptr;
+    Kernel<SketchInputsCall> sketch_inputs = nullptr;
+    Kernel<PanelsOfCall> panels_of = nullptr;
+    Kernel<WithinReachCall> within_reach = nullptr;
+    Kernel<MostLikelyOfCall> most_likely_of = nullptr;
     Kernel<NormCall> layer_norm = nullptr;
     Kernel<ActivateCall> activate = nullptr;
     Kernel<TextBlocksCall> write_texts_float32 = nullptr;
@@ -58,6 +63,7 @@ struct InstructionSet {
      ISA::dense_linear, ISA::dense_gated, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
      ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale, ISA::softcap, ISA::most_likely, \
+     ISA::sketch_rows, ISA::sketch_inputs, ISA::panels_of, ISA::within_reach, ISA::most_likely_of, \
      ISA::layer_norm,  ISA::activate,    ISA::write_texts_float32, ISA::write_texts_bfloat16, \
      {ISA::attention_float32_over_codes, ISA::attention_bfloat16_over_codes},                                      \
      {ISA::write_kv_float32_as_codes, ISA::write_kv_bfloat16_as_codes}}
@@ -179,9 +185,9 @@ void attend(Program* program, const std::string& isa, bool bfloat16, bool codes,
 // A row's address and its stride in elements, and whether it is bfloat16.
 using Rows = std::tuple<uintptr_t, int64_t, bool>;
 
-LinearRows linear_rows(const Rows& x, const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows) {
+LinearRows linear_rows(const Rows& x, const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, uintptr_t panels = 0) {
     return {at<void>(std::get<0>(x)), at<void>(std::get<0>(bias)), at<void>(std::get<0>(y)), at<void>(scratch), num_rows,
-            std::get<1>(x),           std::get<1>(y),              std::get<2>(x),           std::get<2>(bias), std::get<2>(y)};
+            std::get<1>(x),           std::get<1>(y),              std::get<2>(x),           std::get<2>(bias), std::get<2>(y), at<int64_t>(panels)};
 }
 
 int64_t whole(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -196,8 +202,9 @@ Range memory_of(const QuantizedWeight& weight) {
 }
 
 void dense_linear(Program* program, const std::string& isa, const DenseWeight& weight, const Rows& x, const Rows& bias,
-                  const Rows& y, uintptr_t scratch, int64_t num_rows, int num_threads) {
-    submit(program, num_threads, set_named(isa).dense_linear, DenseCall{weight, linear_rows(x, bias, y, scratch, num_rows)}, 0, memory_of(weight));
+                  const Rows& y, uintptr_t scratch, int64_t num_rows, uintptr_t panels, int num_threads) {
+    submit(program, num_threads, set_named(isa).dense_linear, DenseCall{weight, linear_rows(x, bias, y, scratch, num_rows, panels)}, 0,
+           panels ? Range{nullptr, 0} : memory_of(weight));
 }
 
 void dense_gated(Program* program, const std::string& isa, const DenseWeight& weight, const Rows& x, const Rows& both, uintptr_t y,
@@ -222,9 +229,9 @@ void pack_panels(const std::string& isa, uintptr_t memory, int64_t num_panels, i
 }
 
 void quantized_linear(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x,
-                      const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, int num_threads) {
+                      const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, uintptr_t panels, int num_threads) {
     submit(program, num_threads, set_named(isa).quantized_linear,
-           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows)}, 0, memory_of(weight));
+           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows, panels)}, 0, panels ? Range{nullptr, 0} : memory_of(weight));
 }
 
 void panel_rows(Program* program, const std::string& isa, const QuantizedWeight& weight, uintptr_t indices,
@@ -311,6 +318,40 @@ void most_likely(Program* program, const std::string& isa, uintptr_t logits, uin
     submit(program, threads_for(num_rows * num_tokens, num_threads), set_named(isa).most_likely, call);
 }
 
+void sketch_rows(const std::string& isa, uintptr_t rows, bool bfloat16, uintptr_t columns, uintptr_t panels, int64_t panel_bytes,
+                 int64_t header_offset, uintptr_t lacks, uintptr_t sizes, int64_t num_rows, int64_t num_inputs, int64_t num_columns,
+                 int num_threads) {
+    SketchRowsCall call{at<void>(rows), at<int64_t>(columns), at<uint8_t>(panels), at<float>(lacks), at<float>(sizes), panel_bytes,
+                        header_offset,  num_rows,             num_inputs,          num_columns,      bfloat16};
+    submit(nullptr, threads_for(num_rows * num_inputs, num_threads), set_named(isa).sketch_rows, call);
+}
+
+void sketch_inputs(Program* program, const std::string& isa, uintptr_t x, int64_t x_stride, bool bfloat16, uintptr_t columns,
+                   uintptr_t y, uintptr_t bounds, int64_t num_tokens, int64_t num_inputs, int64_t num_columns, int64_t group_size,
+                   int num_threads) {
+    SketchInputsCall call{at<void>(x), at<int64_t>(columns), at<float>(y), at<float>(bounds), num_tokens, x_stride,
+                          num_inputs,  num_columns,          group_size,   bfloat16};
+    submit(program, threads_for(num_tokens * num_columns, num_threads), set_named(isa).sketch_inputs, call);
+}
+
+void panels_of(Program* program, const std::string& isa, uintptr_t token_ids, uintptr_t panels, int64_t num_tokens) {
+    submit(program, 1, set_named(isa).panels_of, PanelsOfCall{at<int64_t>(token_ids), at<int64_t>(panels), num_tokens});
+}
+
+void within_reach(Program* program, const std::string& isa, uintptr_t estimates, uintptr_t logits, uintptr_t lacks, uintptr_t sizes,
+                  uintptr_t bounds, uintptr_t known, uintptr_t panels, uintptr_t scratch, int64_t num_tokens, int64_t vocab_size,
+                  int num_threads) {
+    WithinReachCall call{at<float>(estimates), at<float>(logits),    at<float>(lacks),     at<float>(sizes), at<float>(bounds),
+                         at<int64_t>(known),   at<int64_t>(panels), at<int64_t>(scratch), num_tokens,       vocab_size};
+    submit(program, threads_for(num_tokens * vocab_size, num_threads), set_named(isa).within_reach, call);
+}
+
+void most_likely_of(Program* program, const std::string& isa, uintptr_t logits, uintptr_t panels, uintptr_t token_ids,
+                    uintptr_t largest, int64_t num_tokens, int64_t vocab_size) {
+    MostLikelyOfCall call{at<float>(logits), at<int64_t>(panels), at<int64_t>(token_ids), at<float>(largest), num_tokens, vocab_size};
+    submit(program, 1, set_named(isa).most_likely_of, call);
+}
+
 void gather(Program* program, const std::string& isa, uintptr_t table, uintptr_t indices, uintptr_t y, int64_t num_tokens,
             int64_t width, bool bfloat16, int num_threads) {
     GatherCall call{at<void>(table), at<int64_t>(indices), at<void>(y), num_tokens, width, bfloat16};
@@ -367,11 +408,11 @@ NB_MODULE(_native, module) {
              nb::arg("num_outputs"), nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"), nb::arg("zero"),
              nb::arg("has_minimum"));
     module.def("dense_linear", &dense_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
-               nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_threads"));
+               nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"), nb::arg("num_threads"));
     module.def("dense_gated", &dense_gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
                nb::arg("both"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("activation"), nb::arg("num_threads"));
     module.def("quantized_linear", &quantized_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"),
-               nb::arg("x"), nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_threads"));
+               nb::arg("x"), nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"), nb::arg("num_threads"));
     module.def("dense_rows", &dense_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),
                nb::arg("num_indices"), nb::arg("y"), nb::arg("num_threads"));
     module.def("panel_rows", &panel_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),
@@ -411,6 +452,19 @@ NB_MODULE(_native, module) {
                nb::arg("token_ids"), nb::arg("largest"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_tokens"),
                nb::arg("num_threads"));
     module.def("most_likely_scratch", [](int64_t num_tokens) { return parts_of(num_tokens) * sizeof(Largest); }, "bytes a row");
+    module.def("sketch_rows", &sketch_rows, nb::kw_only(), nb::arg("isa"), nb::arg("rows"), nb::arg("bfloat16"), nb::arg("columns"),
+               nb::arg("panels"), nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("lacks"), nb::arg("sizes"),
+               nb::arg("num_rows"), nb::arg("num_inputs"), nb::arg("num_columns"), nb::arg("num_threads"));
+    module.def("sketch_inputs", &sketch_inputs, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("x"),
+               nb::arg("x_stride"), nb::arg("bfloat16"), nb::arg("columns"), nb::arg("y"), nb::arg("bounds"), nb::arg("num_tokens"),
+               nb::arg("num_inputs"), nb::arg("num_columns"), nb::arg("group_size"), nb::arg("num_threads"));
+    module.def("panels_of", &panels_of, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("token_ids"),
+               nb::arg("panels"), nb::arg("num_tokens"));
+    module.def("within_reach", &within_reach, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("estimates"),
+               nb::arg("logits"), nb::arg("lacks"), nb::arg("sizes"), nb::arg("bounds"), nb::arg("known"), nb::arg("panels"),
+               nb::arg("scratch"), nb::arg("num_tokens"), nb::arg("vocab_size"), nb::arg("num_threads"));
+    module.def("most_likely_of", &most_likely_of, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("logits"),
+               nb::arg("panels"), nb::arg("token_ids"), nb::arg("largest"), nb::arg("num_tokens"), nb::arg("vocab_size"));
     bind_step_inputs(module);
     module.def("softcap", &softcap, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("cap"), nb::arg("bfloat16"), nb::arg("num_threads"));

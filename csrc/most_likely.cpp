@@ -9,9 +9,6 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// A value that is not a number is larger than all others, and equal to its like.
-inline bool exceeds(float x, float y) { return x > y || (x != x && y == y); }
-
 Largest largest_of(const float* logits, int64_t first, int64_t last) {
     constexpr float LEAST = -std::numeric_limits<float>::infinity();
     Floats best = fill(LEAST);

@@ -18,6 +18,9 @@ struct Largest {
     int64_t token_id;
 };
 
+// A value that is not a number is larger than all others, and equal to its like.
+inline bool exceeds(float x, float y) { return x > y || (x != x && y == y); }
+
 constexpr int64_t TOKENS_A_PART = 4096;
 
 inline int64_t parts_of(int64_t num_tokens) { return (num_tokens + TOKENS_A_PART - 1) / TOKENS_A_PART; }

@@ -121,8 +121,8 @@ void linear(const QuantizedCall& call, const Team& team) {
     IntegerRows x{weight.num_inputs, num_groups, num_pieces, call.rows.num_rows, static_cast<uint8_t*>(call.rows.scratch)};
     if (call.rows.x_bfloat16) quantize_rows<BFloat16, UNITS, ROWS>(call.rows, weight.zero, x, team);
     else quantize_rows<float, UNITS, ROWS>(call.rows, weight.zero, x, team);
-    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
-    team.wait({weight.panels, num_panels * weight.panel_bytes});
+    int64_t num_panels = call.rows.num_panels(weight.num_outputs);
+    team.wait({weight.panels, call.rows.panels ? 0 : num_panels * weight.panel_bytes});
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (x.row_bytes() * ROWS)) * ROWS;
     auto rows_of_panels = [&](int64_t first, int64_t count, int64_t index, auto N) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes;
@@ -135,14 +135,14 @@ void linear(const QuantizedCall& call, const Team& team) {
             for (int n = 0; n < N; ++n) store_rows(call.rows, weight.num_outputs, row, (index + n) * PANEL, y, n * PARTS);
         });
     };
-    if (x.num_rows == 1) {
+    if (x.num_rows == 1 && !call.rows.panels) {
         hand_out_blocks(team, 1, 1, (num_panels + PANELS - 1) / PANELS, PANELS * weight.panel_bytes, [&](int64_t, int64_t, int64_t group) {
             at_once<PANELS>(group * PANELS, num_panels - group * PANELS, [&](int64_t panel, auto N) { rows_of_panels(0, 1, panel, N); });
         });
         return;
     }
     hand_out_blocks(team, x.num_rows, block, num_panels, weight.panel_bytes, [&](int64_t first, int64_t count, int64_t panel) {
-        rows_of_panels(first, count, panel, std::integral_constant<int, 1>());
+        rows_of_panels(first, count, call.rows.panel(panel), std::integral_constant<int, 1>());
     });
 }
 

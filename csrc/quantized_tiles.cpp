@@ -492,7 +492,7 @@ bool is_faster(const QuantizedWeight& weight, int64_t num_rows) {
 
 void quantized_linear(const QuantizedCall& call, const Team& team) {
     const QuantizedWeight& weight = call.weight;
-    if (!is_faster(weight, call.rows.num_rows)) return QUIRE_ISA::quantized_linear(call, team);
+    if (call.rows.panels || !is_faster(weight, call.rows.num_rows)) return QUIRE_ISA::quantized_linear(call, team);
     Shape shape;
     shape.num_row_tiles = (call.rows.num_rows + TILE_ROWS - 1) / TILE_ROWS;
     shape.rows = static_cast<int>((call.rows.num_rows + shape.num_row_tiles - 1) / shape.num_row_tiles);

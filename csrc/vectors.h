@@ -241,6 +241,16 @@ inline Floats multiply_subtract(Floats a, Floats b, Floats c) {
 #endif
 }
 
+inline bool any(Ints v) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)v, (__m512i)v) != 0;
+#elif defined(__AVX2__)
+    return !_mm256_testz_si256((__m256i)v, (__m256i)v);
+#else
+    return max_of((Ints)(v != 0) & 1) != 0;
+#endif
+}
+
 inline bool any_above(Floats v, float bound) {
 #if defined(__AVX512F__)
     return _mm512_cmp_ps_mask((__m512)v, (__m512)fill(bound), _CMP_GT_OQ) != 0;

@@ -72,6 +72,33 @@ def test_the_bits_do_not_depend_on_batch_chunks_threads_or_programs(
     assert [answers(outputs) for outputs in warm] == [expected] * 2
 
 
+@pytest.mark.parametrize(
+    ("model", "weights"), [("smollm2", "float32"), ("smollm2", "bfloat16"), ("smollm2", "int8"), ("gemma3", "stored")]
+)
+def test_tokens_that_are_searched_for_are_those_of_all_logits(
+    model: str, weights: str, request: pytest.FixtureRequest
+) -> None:
+    name, config = request.getfixturevalue(model), WEIGHTS[weights]
+    expected = [tokens for tokens, _ in run(name, **config)]
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    with LLM(name, backend="cpu", num_blocks=400, **config) as llm:
+        programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
+        while not programs._model.prepare_search():
+            assert programs._searches is None
+        for together in (1, 2, 4):
+            found = [
+                output.outputs[0].token_ids
+                for first in range(0, len(PROMPTS), together)
+                for output in llm.generate(PROMPTS[first : first + together], params, use_tqdm=False)  # type: ignore[arg-type]
+            ]
+            assert found == expected
+            assert programs._decodes is None, "a step computed all logits"
+        assert programs._searches is not None
+        outputs = llm.generate(PROMPTS, params, use_tqdm=False)  # type: ignore[arg-type]
+        assert [output.outputs[0].token_ids for output in outputs] == expected
+        assert programs._decodes is not None, "five rows were searched for together"
+
+
 @pytest.mark.parametrize("model", ["smollm2", "gemma3"])
 def test_texts_are_as_likely_as_with_floats(model: str, request: pytest.FixtureRequest) -> None:
     """Mean logprob of a text: 8-bit activations may cost 1 % of perplexity; a short text is judged more mildly."""

@@ -105,7 +105,8 @@ class ModelParts:
             table = self._method.load_table(self._tensor(name, self.config.vocab_size, width), self._loader.dtype)
         elif self._loader.has(name):
             self._loader.drop_copy(name, (self.config.vocab_size, width), table.rows)
-        return Head(self._ops, table, self.config.final_logit_softcap)
+        softcap = self.config.final_logit_softcap
+        return Head(self._ops, table, softcap, self._method.search(table) if softcap is None else None)
 
     def ropes(self) -> list[RotaryEmbedding]:
         """The distinct rotary embeddings of the layers."""

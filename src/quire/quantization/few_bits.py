@@ -30,6 +30,7 @@ from quire.kernels.panels import (
 from quire.quantization.method import StoredWeight, Table
 from quire.quantization.panels import Panels
 from quire.quantization.rounding import round_rows
+from quire.quantization.sketch import PackedTable, SketchSearch
 
 EmptyPanels = Callable[[PanelLayout], PanelWeight]
 
@@ -89,6 +90,9 @@ class FewBits(ABC):
     def table(self, weight: PanelWeight | DensePanels, dtype: DType) -> Table:
         return PanelTable(weight, dtype) if isinstance(weight, PanelWeight) else self._others.table(weight, dtype)
 
+    def search(self, table: PackedTable) -> SketchSearch | None:
+        return self._others.search(table)
+
 
 class Stored(FewBits):
     """Those of the checkpoint; tensors stored as floats, or in a type without a kernel, stay floats."""
@@ -125,16 +129,16 @@ class Rounded(FewBits):
 class PanelTable:
     """A Table of few bits."""
 
-    def __init__(self, panels: PanelWeight, dtype: DType) -> None:
-        self._panels = panels
+    def __init__(self, weight: PanelWeight, dtype: DType) -> None:
+        self.weight = weight
         self._dtype = dtype
 
     def rows(self, indices: Array) -> Array:
-        return panel_rows(self._panels, indices, self._dtype)
+        return panel_rows(self.weight, indices, self._dtype)
 
     def logits(self, x: Array) -> Array:
-        output = empty_array((x.shape[0], self._panels.layout.num_outputs), DType.FLOAT32)
-        return quantized_linear(x, self._panels, output=output)
+        output = empty_array((x.shape[0], self.weight.layout.num_outputs), DType.FLOAT32)
+        return quantized_linear(x, self.weight, output=output)
 
 
 def lay_out(chunks: Iterable[QuantizedRows], num_outputs: int, empty: EmptyPanels) -> PanelWeight:

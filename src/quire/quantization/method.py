@@ -53,6 +53,16 @@ class Table(Protocol):
         """[L, D] -> float32 [L, V], not rounded to the model's dtype on the way."""
 
 
+class Search(Protocol):
+    """Finds the most likely tokens in a table without all their logits."""
+
+    def prepare(self) -> bool:
+        """Whether all is ready for `most_likely`; where it is not, some part of that is done."""
+
+    def most_likely(self, x: Any) -> tuple[Any, Any]:
+        """[L, D] -> the argmax of each row of logits, int64 [L], and its logit, float32 [L]: the same bits."""
+
+
 class QuantMethod(Protocol):
     """No more than one layer's weight is held in full while it is made."""
 
@@ -66,6 +76,9 @@ class QuantMethod(Protocol):
         """activation(the first half of what `apply` gives) * the second; `kind` as Ops.gated's."""
 
     def load_table(self, part: StoredWeight, dtype: Any) -> Table: ...
+
+    def search(self, table: Any) -> Search | None:
+        """In a table that `load_table` returned; None where there is none."""
 
 
 class PackedMethod(QuantMethod, Protocol):
@@ -117,3 +130,6 @@ class Unquantized:
 
     def load_table(self, part: StoredWeight, dtype: Any) -> DenseTable:
         return DenseTable(self._ops, load_dense([part], dtype, self._ops.tensors))
+
+    def search(self, table: Any) -> None:
+        return None

@@ -9,6 +9,7 @@ from quire.kernels.dtype import NATIVE_DTYPES, DType
 from quire.kernels.native import gated_halves
 from quire.kernels.native_linear import DensePanels, dense_gated, dense_linear, dense_rows, empty_dense, pack_
 from quire.quantization.method import StoredWeight
+from quire.quantization.sketch import PackedTable, SketchSearch
 
 
 class Panels:
@@ -41,15 +42,18 @@ class Panels:
     def table(self, weight: DensePanels, dtype: DType) -> PanelsTable:
         return PanelsTable(weight)
 
+    def search(self, table: PackedTable) -> SketchSearch | None:
+        return SketchSearch(table) if SketchSearch.works(table) else None
+
 
 class PanelsTable:
     """A Table in panels."""
 
     def __init__(self, weight: DensePanels) -> None:
-        self._weight = weight
+        self.weight = weight
 
     def rows(self, indices: Array) -> Array:
-        return dense_rows(self._weight, indices)
+        return dense_rows(self.weight, indices)
 
     def logits(self, x: Array) -> Array:
-        return dense_linear(x, self._weight, output=empty_array((x.shape[0], self._weight.num_outputs), DType.FLOAT32))
+        return dense_linear(x, self.weight, output=empty_array((x.shape[0], self.weight.num_outputs), DType.FLOAT32))

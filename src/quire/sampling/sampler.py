@@ -66,13 +66,9 @@ class Sampler:
         if not rows:
             return []
         best = best or most_likely(logits)
-        tokens = []
-        for row, token_id, logit in zip(rows, best.token_ids, best.logits, strict=True):
-            if not row.takes_most_likely or not isfinite(logit):
-                break
-            tokens.append(SampledToken(token_id))
-        else:
-            return tokens
+        taken = self.take(best, rows)
+        if taken is not None:
+            return taken
         assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
         choices = _Choices(logits, rows, best)
         choices.process()
@@ -81,6 +77,15 @@ class Sampler:
         for chunk in self._chunks(choices.to_draw(truncated=True)):
             choices.draw_truncated(chunk)
         return choices.outcomes()
+
+    def take(self, best: MostLikely, rows: list[SamplingRow]) -> list[SampledToken] | None:
+        """The most likely tokens, where every row takes its own; None where that needs a look at the logits."""
+        tokens = []
+        for row, token_id, logit in zip(rows, best.token_ids, best.logits, strict=True):
+            if not row.takes_most_likely or not isfinite(logit):
+                return None
+            tokens.append(SampledToken(token_id))
+        return tokens
 
     def _chunks(self, indices: list[int]) -> Iterator[list[int]]:
         for start in range(0, len(indices), self._chunk_rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
 from quire.kernels.tensor import Tensors
 from quire.models.registry import Model
-from quire.sampling.distribution import Float32Array, MostLikely
+from quire.sampling.distribution import Float32Array
 from quire.sampling.grammar import Grammars
 from quire.sampling.logprobs import prompt_logprobs
 from quire.sampling.sampler import Sampler
@@ -89,8 +90,11 @@ class ModelRunner:
 
     def _sample(self, sampling: list[int], rows: list[Row], step: ComputedStep, results: list[RowResult]) -> None:
         """One token for each of these rows."""
-        logits, best = self._logits(step, sampling)
-        tokens = self._sampler.sample(logits, [rows[i].sampling for i in sampling], best)
+        best = step.most_likely() if step.most_likely is not None and len(sampling) == len(rows) else None
+        sampled = [rows[i].sampling for i in sampling]
+        tokens = None if best is None else self._sampler.take(best, sampled)
+        if tokens is None:
+            tokens = self._sampler.sample(self._logits(step, sampling), sampled, best)
         for i, token in zip(sampling, tokens, strict=True):
             if token.error is not None:
                 results[i].error = token.error
@@ -100,14 +104,19 @@ class ModelRunner:
             if token.logprobs is not None:
                 results[i].logprobs = [token.logprobs]
 
-    def _logits(self, step: ComputedStep, rows: list[int]) -> tuple[Float32Array, MostLikely | None]:
-        """[L, V] of the last tokens of these rows of the step, in order, and the most likely ones if they are known."""
+    def _logits(self, step: ComputedStep, rows: list[int]) -> Float32Array:
+        """[L, V] of the last tokens of these rows of the step, in order."""
         if step.logits is not None and len(rows) == len(step.logits):
-            return step.logits, step.most_likely and step.most_likely()
+            return step.logits
         tokens = np.array([step.query_starts[i + 1] - 1 for i in rows])
-        if step.logits is not None:
-            return step.logits[tokens], None
-        return self._tensors.numbers(self._model.logits(step.hidden[self._tensors.of(tokens)])), None
+        if step.logits is None:
+            return self._all_logits(step.hidden[self._tensors.of(tokens)])
+        logits: Float32Array = step.logits[tokens]
+        return logits
+
+    def _all_logits(self, hidden: Any) -> Float32Array:
+        """[L, D] -> [L, V]."""
+        return self._tensors.numbers(self._model.logits(hidden))
 
     def _prompt_logprobs(
         self, plans: list[RowPlan], rows: list[Row], step: ComputedStep, results: list[RowResult]
@@ -121,10 +130,8 @@ class ModelRunner:
                 row_plan.start, min(row_plan.start + row_plan.num_tokens, row.sampling.num_prompt_tokens - 1)
             ):
                 offset = step.query_starts[i] - row_plan.start
-                logits = self._model.logits(step.hidden[offset + first : offset + last])
-                found += prompt_logprobs(
-                    self._tensors.numbers(logits), row.token_ids[first + 1 : last + 1], num_logprobs
-                )
+                logits = self._all_logits(step.hidden[offset + first : offset + last])
+                found += prompt_logprobs(logits, row.token_ids[first + 1 : last + 1], num_logprobs)
             results[i].prompt_logprobs = found
 
 

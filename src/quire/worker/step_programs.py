@@ -29,9 +29,13 @@ MAX_ROWS_TO_LOGITS = 64
 """Of rows that compute one token each: logits of more would take as much memory as all the rest."""
 
 
+MAX_ROWS_TO_SEARCH = 4
+"""Of those whose most likely tokens are wanted, and no logits: with more a search multiplies too much (docs/lab.md)."""
+
+
 @dataclass(slots=True)
 class StepProgram:
-    """What it writes: hidden states, and perhaps the logits and most likely tokens of all of them."""
+    """What it writes: hidden states, and perhaps the logits and most likely tokens of all of them, or only these tokens."""
 
     recording: Recording
     hidden: Array
@@ -50,21 +54,20 @@ class StepProgram:
         return step
 
     def _decodes(self, num_rows: int) -> ComputedStep:
-        assert self.logits is not None
         assert self.best is not None
         # To read a few numbers through numpy takes ten times as long.
         token_ids, largest = (array.stored[:num_rows].data for array in self.best)
         return ComputedStep(
             self.hidden[:num_rows],
             list(range(num_rows + 1)),
-            self.logits.stored[:num_rows],
+            None if self.logits is None else self.logits.stored[:num_rows],
             lambda: MostLikely(token_ids.tolist(), largest.tolist()),
         )
 
 
 class StepPrograms:
-    """Two, each recorded when it is first wanted: one for rows of one token each, from token ids to the most likely tokens, and
-    one for any rows, to the hidden states."""
+    """Three, each recorded when it is first wanted: one for rows of one token each, from token ids to the most likely tokens; one
+    that finds these without all logits, for a few such rows; and one for any rows, to the hidden states."""
 
     def __init__(
         self,
@@ -85,6 +88,7 @@ class StepPrograms:
         self._max_model_len = max_model_len
         self._max_blocks = -(-max_model_len // block_size)
         self._decodes: StepProgram | None = None
+        self._searches: StepProgram | None = None
         self._chunks: StepProgram | None = None
         self._batch: ForwardBatch | None = None
         self._inputs: StepInputs | None = None
@@ -98,7 +102,7 @@ class StepPrograms:
             return None
         decodes = num_tokens == num_rows <= MAX_ROWS_TO_LOGITS
         try:
-            program = self._decode_program() if decodes else self._chunk_program()
+            program = self._program_for(rows) if decodes else self._chunk_program()
         except NotRecordable as operator:
             logger.info("Every step goes through Python: %s has no native kernel.", operator)
             self._recordable = False
@@ -109,6 +113,22 @@ class StepPrograms:
         self._inputs.fill(self._table.tokens, self._table.tables, table_rows, starts, counts)
         native.run(program.recording, (num_tokens, num_rows))
         return program.decodes(num_rows) if decodes else program.chunks([0, *accumulate(counts)])
+
+    def _program_for(self, rows: list[Row]) -> StepProgram:
+        """That compute one token each."""
+        few = len(rows) <= MAX_ROWS_TO_SEARCH and all(row.sampling.takes_most_likely for row in rows)
+        return self._search_program() if few and self._model.prepare_search() else self._decode_program()
+
+    def _search_program(self) -> StepProgram:
+        if self._searches is None:
+            num_rows = min(MAX_ROWS_TO_SEARCH, self._max_rows)
+            batch = self._first(num_rows, num_rows)
+            recording = native.new_recording(self._arena)
+            with recording:
+                hidden = self._model.forward(batch, self._kv.layers)
+                best = self._model.most_likely(hidden)
+            self._searches = StepProgram(recording, _lent(hidden), best=(_lent(best[0]), _lent(best[1])))
+        return self._searches
 
     def _decode_program(self) -> StepProgram:
         if self._decodes is None:
