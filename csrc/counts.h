@@ -10,6 +10,7 @@ inline void resize(MostLikelyCall& call, const Counts& counts) { call.num_rows =
 inline void resize(DenseCall& call, const Counts& counts) { call.rows.num_rows = counts.tokens; }
 inline void resize(DenseGatedCall& call, const Counts& counts) { call.linear.rows.num_rows = call.gate.num_tokens = counts.tokens; }
 inline void resize(QuantizedCall& call, const Counts& counts) { call.rows.num_rows = counts.tokens; }
+inline void resize(QuantizedGatedCall& call, const Counts& counts) { call.linear.rows.num_rows = call.gate.num_tokens = counts.tokens; }
 inline void resize(DenseRowsCall& call, const Counts& counts) { call.num_indices = counts.tokens; }
 inline void resize(PanelRowsCall& call, const Counts& counts) { call.num_indices = counts.tokens; }
 

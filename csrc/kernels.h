@@ -21,6 +21,7 @@
     void dense_rows(const DenseRowsCall&, const Team&);         \
     void pack_panels(const PackCall&, const Team&);             \
     void quantized_linear(const QuantizedCall&, const Team&);   \
+    void quantized_gated(const QuantizedGatedCall&, const Team&); \
     void most_likely(const MostLikelyCall&, const Team&);       \
     void panel_rows(const PanelRowsCall&, const Team&);         \
     void sketch_rows(const SketchRowsCall&, const Team&);       \
@@ -53,6 +54,7 @@
     void attention_bfloat16(const AttentionCall&, const Team&); \
     void attention_bfloat16_over_codes(const AttentionCall&, const Team&); \
     void quantized_linear(const QuantizedCall&, const Team&); \
+    void quantized_gated(const QuantizedGatedCall&, const Team&); \
     }
 
 QUIRE_KERNELS(portable)

@@ -35,6 +35,7 @@ struct InstructionSet {
     Kernel<DenseRowsCall> dense_rows = nullptr;
     Kernel<PackCall> pack_panels = nullptr;
     Kernel<QuantizedCall> quantized_linear = nullptr;
+    Kernel<QuantizedGatedCall> quantized_gated = nullptr;
     Kernel<PanelRowsCall> panel_rows = nullptr;
     Kernel<NormCall> rms_norm = nullptr;
     Kernel<RopeCall> rope = nullptr;
@@ -60,7 +61,7 @@ struct InstructionSet {
 
 #define QUIRE_SET(ISA, PRESENT)                                                                      \
     InstructionSet{#ISA,             PRESENT, true,    ISA::attention_float32, ISA::attention_bfloat16,            \
-     ISA::dense_linear, ISA::dense_gated, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear,              \
+     ISA::dense_linear, ISA::dense_gated, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear, ISA::quantized_gated, \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
      ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale, ISA::softcap, ISA::most_likely, \
      ISA::sketch_rows, ISA::sketch_inputs, ISA::panels_of, ISA::within_reach, ISA::most_likely_of, \
@@ -87,6 +88,7 @@ InstructionSet with_tiles(const InstructionSet& tiles, InstructionSet rest) {
     rest.dense_linear = tiles.dense_linear;
     rest.dense_gated = tiles.dense_gated;
     rest.quantized_linear = tiles.quantized_linear;
+    rest.quantized_gated = tiles.quantized_gated;
     rest.attention_bfloat16 = tiles.attention_bfloat16;
     rest.attention_over_codes[1] = tiles.attention_over_codes[1];
     return rest;
@@ -97,6 +99,7 @@ InstructionSet with_tiles(const InstructionSet& tiles, InstructionSet rest) {
                    .attention_bfloat16 = TILES::attention_bfloat16, .dense_linear = TILES::dense_linear, \
                    .dense_gated = TILES::dense_gated,                                        \
                    .quantized_linear = TILES::quantized_linear,                              \
+                   .quantized_gated = TILES::quantized_gated,                                \
                    .attention_over_codes = {nullptr, TILES::attention_bfloat16_over_codes}}
 
 // The fastest first.
@@ -207,14 +210,24 @@ void dense_linear(Program* program, const std::string& isa, const DenseWeight& w
            panels ? Range{nullptr, 0} : memory_of(weight));
 }
 
+GateCall gate_of_halves(const Rows& both, uintptr_t y, int64_t num_rows, int64_t width, Activation activation) {
+    auto [address, stride, bfloat16] = both;
+    Vectors gate{at<void>(address), stride, 0}, up{at<uint8_t>(address) + width * (bfloat16 ? 2 : 4), stride, 0};
+    return {gate, up, {at<void>(y), width, 0}, num_rows, width, activation, bfloat16};
+}
+
 void dense_gated(Program* program, const std::string& isa, const DenseWeight& weight, const Rows& x, const Rows& both, uintptr_t y,
                  uintptr_t scratch, int64_t num_rows, Activation activation, int num_threads) {
-    int64_t width = weight.num_outputs / 2;
-    auto* halves = at<uint8_t>(std::get<0>(both));
-    Vectors gate{halves, std::get<1>(both), 0}, up{halves + width * (weight.bfloat16 ? 2 : 4), std::get<1>(both), 0};
     DenseGatedCall call{{weight, linear_rows(x, {0, 0, false}, both, scratch, num_rows)},
-                        {gate, up, {at<void>(y), width, 0}, num_rows, width, activation, weight.bfloat16}};
+                        gate_of_halves(both, y, num_rows, weight.num_outputs / 2, activation)};
     submit(program, num_threads, set_named(isa).dense_gated, call, 0, memory_of(weight));
+}
+
+void quantized_gated(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x, const Rows& both,
+                     uintptr_t y, uintptr_t scratch, int64_t num_rows, Activation activation, int num_threads) {
+    QuantizedGatedCall call{{weight, linear_rows(x, {0, 0, false}, both, scratch, num_rows)},
+                            gate_of_halves(both, y, num_rows, weight.num_outputs / 2, activation)};
+    submit(program, num_threads, set_named(isa).quantized_gated, call, 0, memory_of(weight));
 }
 
 void dense_rows(Program* program, const std::string& isa, const DenseWeight& weight, uintptr_t indices, int64_t num_indices,
@@ -413,6 +426,8 @@ NB_MODULE(_native, module) {
                nb::arg("both"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("activation"), nb::arg("num_threads"));
     module.def("quantized_linear", &quantized_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"),
                nb::arg("x"), nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"), nb::arg("num_threads"));
+    module.def("quantized_gated", &quantized_gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
+               nb::arg("both"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("activation"), nb::arg("num_threads"));
     module.def("dense_rows", &dense_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),
                nb::arg("num_indices"), nb::arg("y"), nb::arg("num_threads"));
     module.def("panel_rows", &panel_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),

@@ -207,4 +207,10 @@ void panel_rows(const PanelRowsCall& call, const Team& team) {
 
 void quantized_linear(const QuantizedCall& call, const Team& team) { choose(call.weight)(call, team); }
 
+void quantized_gated(const QuantizedGatedCall& call, const Team& team) {
+    quantized_linear(call.linear, team);
+    team.wait();
+    gated(call.gate, team);
+}
+
 }  // namespace quire::QUIRE_ISA

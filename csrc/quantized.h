@@ -2,6 +2,7 @@
 #pragma once
 
 #include "linear.h"
+#include "row_ops.h"
 
 namespace quire {
 
@@ -22,6 +23,12 @@ struct QuantizedWeight {
 struct QuantizedCall {
     QuantizedWeight weight;
     LinearRows rows;
+};
+
+// As DenseGatedCall.
+struct QuantizedGatedCall {
+    QuantizedCall linear;
+    GateCall gate;
 };
 
 // Rows of a weight as floats.

@@ -3,6 +3,7 @@
 // results have the same bits here and there, and what is faster for so many rows may compute them.
 #include <vector>
 
+#include "activations.h"
 #include "integer_rows.h"
 #include "kernels.h"
 #include "tiles.h"
@@ -171,11 +172,24 @@ private:
     uint8_t* memory_;
 };
 
+// Panels are multiplied two at a time: neighbours, or with a `gate` one of each half of the outputs.
 struct Work {
     const QuantizedCall& call;
+    const GateCall* gate;
     Shape shape;
     IntegerRows x;
     OutlierMemory outlier_memory{x};
+
+    int64_t num_panels() const { return (call.weight.num_outputs + PANEL - 1) / PANEL; }
+    int64_t num_pairs() const { return (num_panels() + 1) / 2; }
+    int64_t first_of(int64_t pair) const { return gate ? pair : 2 * pair; }
+    int64_t from_first_to_second() const { return gate ? num_panels() / 2 : 1; }
+    bool has_second(int64_t pair) const { return gate || 2 * pair + 1 < num_panels(); }
+    const uint8_t* panel(int64_t index) const { return call.weight.panels + index * call.weight.panel_bytes; }
+    // What is asked for while a pair is multiplied.
+    Ahead next_pair(int64_t pair, int64_t num_parts, int64_t num_passes) const {
+        return next_panels(panel(first_of(pair)), gate ? 1 : 2, call.weight.panel_bytes, num_parts, num_passes);
+    }
 
     const Group<TILE_ROWS>* groups(int64_t tile) const { return reinterpret_cast<const Group<TILE_ROWS>*>(x.groups(tile * TILE_ROWS)); }
     const Outliers<TILE_ROWS>* outliers(int64_t tile) const {
@@ -216,6 +230,24 @@ void lay_out_outliers(const Work& work, const Team& team) {
     });
 }
 
+// What M rows' gates let through, rounded as if they had been stored: the bits are those of `gated`.
+template <typename T, int M>
+void put_gated(const GateCall& call, int64_t row, int64_t output, const Floats (&gates)[M][PARTS], const Floats (&ups)[M][PARTS]) {
+    with_activation<T>(call.activation, [&](auto activation) {
+        for (int m = 0; m < M; ++m)
+            for (int p = 0; p < PARTS; ++p) {
+                T* to = static_cast<T*>(call.y.data) + (row + m) * call.y.token_stride + output + p * LANES;
+                store(to, activation(rounded_to<T>(gates[m][p])) * rounded_to<T>(ups[m][p]));
+            }
+    });
+}
+
+template <int M>
+void put_gated(const GateCall& call, int64_t row, int64_t output, const Floats (&gates)[M][PARTS], const Floats (&ups)[M][PARTS]) {
+    if (call.bfloat16) put_gated<BFloat16>(call, row, output, gates, ups);
+    else put_gated<float>(call, row, output, gates, ups);
+}
+
 typedef int32_t Sums[TILE_ROWS][PANEL];
 
 // One group's sums of one tile of rows and one panel, into `sums`.
@@ -234,7 +266,7 @@ inline void multiply_group(const Work& work, const uint8_t* x, const uint8_t* co
 // Several groups: one tile of rows times one panel, up to M rows, their totals in registers. While one group's sums are scaled
 // the next one's are multiplied.
 template <int M, bool ZERO, bool MINIMUM>
-void multiply_groups(const Work& work, int64_t tile, const Panel& panel, int64_t index, Ahead& ahead) {
+void multiply_groups(const Work& work, int64_t tile, const Panel& panel, Ahead& ahead, Floats (&y)[M][PARTS]) {
     const Shape& shape = work.shape;
     const auto* x = reinterpret_cast<const uint8_t*>(work.x.codes(tile * shape.rows));
     const auto* group = work.groups(tile);
@@ -277,12 +309,30 @@ void multiply_groups(const Work& work, int64_t tile, const Panel& panel, int64_t
         outliers += shape.pieces_of_group;
         ++group;
     } while (++g < shape.num_groups);
-    Floats y[M][PARTS];
 #pragma GCC unroll 64
     for (int s = 0; s < M * PARTS; ++s) y[s / PARTS][s % PARTS] = totals[s];
-    in_groups<CHUNK>(0, work.rows_of(tile), [&](int64_t i, auto N) {
-        store_rows(work.call.rows, work.call.weight.num_outputs, tile * shape.rows + i, index * PANEL,
-                   reinterpret_cast<const Floats(&)[N][PARTS]>(y[i]), 0);
+}
+
+// One tile of rows times a pair of panels.
+template <int M, bool ZERO, bool MINIMUM>
+void multiply_pair(const Work& work, int64_t tile, int64_t pair, const Panel (&panels)[2], Ahead (&aheads)[2]) {
+    const LinearRows& rows = work.call.rows;
+    int64_t row = tile * work.shape.rows, index = work.first_of(pair);
+    Floats first[M][PARTS], second[M][PARTS];
+    auto each_row = [&](auto&& put) { in_groups<CHUNK>(0, work.rows_of(tile), put); };
+    auto store = [&](int64_t panel, const Floats (&y)[M][PARTS]) {
+        each_row([&](int64_t i, auto N) {
+            store_rows(rows, work.call.weight.num_outputs, row + i, panel * PANEL, reinterpret_cast<const Floats(&)[N][PARTS]>(y[i]), 0);
+        });
+    };
+    multiply_groups<M, ZERO, MINIMUM>(work, tile, panels[0], aheads[0], first);
+    if (!work.gate) store(index, first);
+    if (!work.has_second(pair)) return;
+    multiply_groups<M, ZERO, MINIMUM>(work, tile, panels[1], aheads[1], second);
+    if (!work.gate) return store(index + 1, second);
+    each_row([&](int64_t i, auto N) {
+        put_gated<N>(*work.gate, row + i, index * PANEL, reinterpret_cast<const Floats(&)[N][PARTS]>(first[i]),
+                     reinterpret_cast<const Floats(&)[N][PARTS]>(second[i]));
     });
 }
 
@@ -290,25 +340,21 @@ template <bool ZERO, bool MINIMUM>
 void several_groups(const Work& work, const Team& team) {
     const QuantizedWeight& weight = work.call.weight;
     const Shape& shape = work.shape;
-    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (work.x.row_bytes() * shape.rows));
     // Two panels, one after the other: their results lie in the same lines, and rows are still in the first cache.
     PanelMemory memory(weight, 2);
-    hand_out_blocks(team, shape.num_row_tiles, block, (num_panels + 1) / 2, 2 * weight.panel_bytes * 4,
+    hand_out_blocks(team, shape.num_row_tiles, block, work.num_pairs(), 2 * weight.panel_bytes * 4,
                     [&](int64_t first, int64_t count, int64_t pair) {
-        int64_t index = pair * 2, panels_here = num_panels - index < 2 ? 1 : 2;
-        Panel panels[2];
-        Ahead aheads[2];
-        for (int n = 0; n < panels_here; ++n) {
-            panels[n] = memory.load(index + n, n);
-            aheads[n] = next_panels(weight.panels + (index + n) * weight.panel_bytes, 2, weight.panel_bytes, shape.num_groups, count);
+        int64_t index = work.first_of(pair), step = work.from_first_to_second();
+        Panel panels[2] = {memory.load(index, 0)};
+        Ahead aheads[2] = {work.next_pair(pair, shape.num_groups, count)};
+        if (work.has_second(pair)) panels[1] = memory.load(index + step, 1);
+        aheads[1] = {aheads[0].from + step * weight.panel_bytes, aheads[0].step};
+        for (int64_t tile = first; tile < first + count; ++tile) {
+            if (shape.rows > 12) multiply_pair<16, ZERO, MINIMUM>(work, tile, pair, panels, aheads);
+            else if (shape.rows > 8) multiply_pair<12, ZERO, MINIMUM>(work, tile, pair, panels, aheads);
+            else multiply_pair<8, ZERO, MINIMUM>(work, tile, pair, panels, aheads);
         }
-        for (int64_t tile = first; tile < first + count; ++tile)
-            for (int n = 0; n < panels_here; ++n) {
-                if (shape.rows > 12) multiply_groups<16, ZERO, MINIMUM>(work, tile, panels[n], index + n, aheads[n]);
-                else if (shape.rows > 8) multiply_groups<12, ZERO, MINIMUM>(work, tile, panels[n], index + n, aheads[n]);
-                else multiply_groups<8, ZERO, MINIMUM>(work, tile, panels[n], index + n, aheads[n]);
-            }
     });
 }
 
@@ -387,11 +433,12 @@ private:
 
     template <int M, bool MINIMUM>
     void compute_rows(int first) {
-        int64_t tile = tile_ + t_;
+        int64_t tile = tile_ + t_, row = tile * work_.shape.rows + first;
         const auto* group = work_.groups(tile);
+        Floats results[2][M][PARTS];
         for (int p = 0; p < num_panels_; ++p) {
             const Panel& panel = panels_[p];
-            Floats y[M][PARTS];
+            auto& y = results[p];
             for (int part = 0; part < PARTS; ++part) {
                 Floats scale = load(panel.scales + part * LANES), minimum = {};
                 if constexpr (MINIMUM) minimum = load(panel.minima + part * LANES);
@@ -406,8 +453,9 @@ private:
                     y[m][part] = total;
                 }
             }
-            store_rows(work_.call.rows, work_.call.weight.num_outputs, tile * work_.shape.rows + first, (index_ + p) * PANEL, y, 0);
+            if (!work_.gate) store_rows(work_.call.rows, work_.call.weight.num_outputs, row, (index_ + p) * PANEL, y, 0);
         }
+        if (work_.gate) put_gated<M>(*work_.gate, row, index_ * PANEL, results[0], results[1]);
     }
 
     const Work& work_;
@@ -430,7 +478,9 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
     const LinearRows& rows = work.call.rows;
     int64_t row = tile * shape.rows, left = rows.num_rows - row, most = ROW_TILES * shape.rows, width = rows.y_bfloat16 ? 2 : 4;
     int64_t rows_left = left < most ? left : most, rows_of_step = (rows_left + shape.tiles_of_group - 1) / shape.tiles_of_group;
-    const char* y = static_cast<const char*>(rows.y) + (row * rows.y_stride + index * PANEL) * width;
+    int64_t y_stride = (work.gate ? work.gate->y.token_stride : rows.y_stride) * width, y_bytes = (work.gate ? 1 : PANELS) * PANEL * width;
+    const char* y = static_cast<const char*>(work.gate ? work.gate->y.data : rows.y) + row * y_stride + index * PANEL * width;
+    int64_t partner_bytes = work.from_first_to_second() * work.call.weight.panel_bytes;
     for (int64_t t = 0; t < shape.tiles_of_group; ++t) {
         int64_t at = t * shape.units * UNIT;
         load_tile<6>(panels[0].codes + at * PANEL, UNIT_BYTES);
@@ -446,10 +496,10 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
             if constexpr (PANELS == 2) multiply_tiles_of_bytes<3, 5, 7>();
         }
         for (int p = 0; p < PANELS; ++p)
-            for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + p * work.call.weight.panel_bytes + line);
+            for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + p * partner_bytes + line);
         ahead.from += ahead.step;
-        for (int64_t i = 0; i < rows_of_step && rows_left > 0; ++i, --rows_left, y += rows.y_stride * width)
-            for (int64_t line = 0; line < PANELS * PANEL * width; line += 64) prefetch(y + line);
+        for (int64_t i = 0; i < rows_of_step && rows_left > 0; ++i, --rows_left, y += y_stride)
+            for (int64_t line = 0; line < y_bytes; line += 64) prefetch(y + line);
         finished.advance(chunks);
     }
     finished.take<ROW_TILES, PANELS>(tile, index, panels);
@@ -458,19 +508,18 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
 void one_group(const Work& work, const Team& team) {
     const QuantizedWeight& weight = work.call.weight;
     const Shape& shape = work.shape;
-    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (2 * work.x.row_bytes() * shape.rows)) * 2;
     PanelMemory memory(weight, 4);
     Finished finished(work);
     int place = 0;  // the panels of what is not yet finished stay
-    hand_out_blocks(team, shape.num_row_tiles, block, (num_panels + 1) / 2, 2 * weight.panel_bytes * 4,
+    hand_out_blocks(team, shape.num_row_tiles, block, work.num_pairs(), 2 * weight.panel_bytes * 4,
                     [&](int64_t first, int64_t count, int64_t pair) {
-        int64_t index = pair * 2, last = first + count;
+        int64_t index = work.first_of(pair), last = first + count;
         place = 2 - place;
         Panel panels[2] = {memory.load(index, place)};
-        bool two = index + 1 < num_panels;
-        if (two) panels[1] = memory.load(index + 1, place + 1);
-        Ahead ahead = next_panels(weight.panels + index * weight.panel_bytes, 2, weight.panel_bytes, shape.tiles_of_group, (count + 1) / 2);
+        bool two = work.has_second(pair);
+        if (two) panels[1] = memory.load(index + work.from_first_to_second(), place + 1);
+        Ahead ahead = work.next_pair(pair, shape.tiles_of_group, (count + 1) / 2);
         for (int64_t tile = first; tile < last; tile += 2) {
             if (two && tile + 1 < last) multiply_whole<2, 2>(work, tile, panels, index, ahead, finished);
             else if (two) multiply_whole<1, 2>(work, tile, panels, index, ahead, finished);
@@ -488,11 +537,8 @@ bool is_faster(const QuantizedWeight& weight, int64_t num_rows) {
     return num_rows >= (weight.group_size > PIECE_UNITS * UNIT ? FEWEST_ROWS_OF_GROUPS : FEWEST_ROWS_OF_PIECES);
 }
 
-}  // namespace
-
-void quantized_linear(const QuantizedCall& call, const Team& team) {
+void multiply_all(const QuantizedCall& call, const GateCall* gate, const Team& team) {
     const QuantizedWeight& weight = call.weight;
-    if (call.rows.panels || !is_faster(weight, call.rows.num_rows)) return QUIRE_ISA::quantized_linear(call, team);
     Shape shape;
     shape.num_row_tiles = (call.rows.num_rows + TILE_ROWS - 1) / TILE_ROWS;
     shape.rows = static_cast<int>((call.rows.num_rows + shape.num_row_tiles - 1) / shape.num_row_tiles);
@@ -504,13 +550,12 @@ void quantized_linear(const QuantizedCall& call, const Team& team) {
                   static_cast<uint8_t*>(call.rows.scratch)};
     if (call.rows.x_bfloat16) quantize_tiles<BFloat16>(call.rows, weight.zero, shape, x, team);
     else quantize_tiles<float>(call.rows, weight.zero, shape, x, team);
-    Work work{call, shape, x};
+    Work work{call, gate, shape, x};
     if (shape.num_groups == 1) {
         team.wait();
         lay_out_outliers(work, team);
     }
-    int64_t num_panels = (weight.num_outputs + PANEL - 1) / PANEL;
-    team.wait({weight.panels, num_panels * weight.panel_bytes});
+    team.wait({weight.panels, work.num_panels() * weight.panel_bytes});
     TileShape of_sums{shape.rows, TILE_BYTES}, of_x{shape.rows, shape.units * UNIT}, of_weights{shape.units, TILE_BYTES};
     begin_tiles({of_sums, of_sums, of_sums, of_sums, of_x, of_x, of_weights, of_weights});
     if (shape.num_groups == 1) one_group(work, team);
@@ -518,6 +563,21 @@ void quantized_linear(const QuantizedCall& call, const Team& team) {
     else if (weight.has_minimum) several_groups<false, true>(work, team);
     else several_groups<true, false>(work, team);
     end_tiles();
+}
+
+}  // namespace
+
+void quantized_linear(const QuantizedCall& call, const Team& team) {
+    if (call.rows.panels || !is_faster(call.weight, call.rows.num_rows)) return QUIRE_ISA::quantized_linear(call, team);
+    multiply_all(call, nullptr, team);
+}
+
+void quantized_gated(const QuantizedGatedCall& call, const Team& team) {
+    bool halves_are_panels = call.linear.weight.num_outputs % (2 * PANEL) == 0;
+    if (halves_are_panels && is_faster(call.linear.weight, call.linear.rows.num_rows)) return multiply_all(call.linear, &call.gate, team);
+    QUIRE_TILES::quantized_linear(call.linear, team);
+    team.wait();
+    gated(call.gate, team);
 }
 
 }  // namespace quire::QUIRE_TILES

@@ -15,7 +15,7 @@ from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS, Rounding
 from quire.kernels import native
 from quire.kernels.dtype import dtype_of
-from quire.kernels.native_linear import panel_rows, quantized_linear
+from quire.kernels.native_linear import panel_rows, quantized_gated, quantized_linear
 from quire.kernels.panels import (
     PANEL,
     PanelWeight,
@@ -193,6 +193,25 @@ def test_tiles_give_the_bits_of_few_rows(name: str, output_dtype: torch.dtype, t
         for num_rows in (1, 4, 5, 11, 16, 17, 33, 70):
             assert torch.equal(multiply(x[:num_rows], tiles), expected[:num_rows])
             assert torch.equal(multiply(x[-num_rows:], tiles), expected[-num_rows:])
+
+
+@given(
+    name=st.sampled_from(sorted(NUM_VALUES)),
+    instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
+    num_rows=st.integers(0, 70),
+    width=st.one_of(st.sampled_from([16, 32, 48, 80]), st.integers(1, 70)),
+    dtype=st.sampled_from(list(TOLERANCE)),
+    kind=st.sampled_from(sorted(native.GATES)),
+)
+def test_gated_at_once_as_one_after_the_other(
+    name: str, instruction_set: str, num_rows: int, width: int, dtype: torch.dtype, kind: str
+) -> None:
+    weight, _ = make_weight(name, 2 * width, 1)
+    x = torch.randn(num_rows, weight.layout.num_inputs, generator=torch.Generator().manual_seed(num_rows)).to(dtype)
+    both = quantized_linear(x, weight, instruction_set=instruction_set)
+    rows = TILES["emulated_tiles"] if instruction_set == "emulated_tiles" else instruction_set
+    expected = forced(rows, lambda: native.gated(both[:, :width], both[:, width:], kind))
+    assert torch.equal(quantized_gated(x, weight, kind, instruction_set=instruction_set), expected)
 
 
 @given(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import NATIVE_DTYPES, DType, dtype_of, is_bfloat16
 from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
-from quire.kernels.panels import PANEL, PanelWeight
+from quire.kernels.panels import PANEL, PanelLayout, PanelWeight
 from quire.kernels.tensor import Tensor
 from quire.kernels.weight_memory import empty_weight
 
@@ -145,11 +145,7 @@ def quantized_linear(
     layout = weight.layout
     y = _output(x, layout.num_inputs, layout.num_outputs, output)
     x = x if x.stride()[1] == 1 else x.contiguous()
-    num_groups, num_pieces = (layout.num_inputs // size for size in (layout.group_size, min(layout.group_size, PIECE)))
-    row_bytes = layout.num_inputs + GROUP_BYTES * num_groups + PIECE_BYTES * num_pieces
-    if num_groups == 1:
-        row_bytes += layout.num_inputs + layout.num_inputs // PANEL + OUTLIER_BYTES
-    scratch = empty_array((_whole_tiles(x.shape[0]) * row_bytes,), DType.UINT8)
+    scratch = _quantized_scratch(x, layout)
     module().quantized_linear(
         current_program(),
         instruction_set or instruction_sets()[0],
@@ -160,6 +156,32 @@ def quantized_linear(
         scratch.data_ptr(),
         x.shape[0],
         0 if panels is None else panels.data_ptr(),
+        thread_count(),
+    )
+    return y
+
+
+def quantized_gated(x: T, weight: PanelWeight, kind: str, *, instruction_set: str | None = None) -> T:
+    """activation(the first half of the outputs) * the second [T, num_outputs / 2], as `quantized_linear` and `gated` make them.
+
+    `kind` is one of native.GATES.
+    """
+    layout = weight.layout
+    assert layout.num_outputs % 2 == 0
+    both = _output(x, layout.num_inputs, layout.num_outputs, None)
+    y = x.new_empty((x.shape[0], layout.num_outputs // 2))
+    x = x if x.stride()[1] == 1 else x.contiguous()
+    scratch = _quantized_scratch(x, layout)
+    module().quantized_gated(
+        current_program(),
+        instruction_set or instruction_sets()[0],
+        _quantized(weight),
+        _rows(x),
+        _rows(both),
+        y.data_ptr(),
+        scratch.data_ptr(),
+        x.shape[0],
+        getattr(module().Activation, kind),
         thread_count(),
     )
     return y
@@ -207,6 +229,14 @@ def _whole_tiles(count: int) -> int:
 def _dense_scratch(x: Tensor, weight: DensePanels) -> Array:
     units = weight.memory.shape[1] // per_unit(weight.dtype)
     return empty_array((_whole_tiles(x.shape[0]) * _whole_tiles(units) * UNIT,), DType.UINT8)
+
+
+def _quantized_scratch(x: Tensor, layout: PanelLayout) -> Array:
+    num_groups, num_pieces = (layout.num_inputs // size for size in (layout.group_size, min(layout.group_size, PIECE)))
+    row_bytes = layout.num_inputs + GROUP_BYTES * num_groups + PIECE_BYTES * num_pieces
+    if num_groups == 1:
+        row_bytes += layout.num_inputs + layout.num_inputs // PANEL + OUTLIER_BYTES
+    return empty_array((_whole_tiles(x.shape[0]) * row_bytes,), DType.UINT8)
 
 
 def _output(x: T, num_inputs: int, num_outputs: int, output: T | None) -> T:

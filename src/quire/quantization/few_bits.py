@@ -13,7 +13,7 @@ from quire.core.quantization import TABLE_ROUNDING, Rounding
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
 from quire.kernels.native import gated_halves
-from quire.kernels.native_linear import DensePanels, panel_rows, quantized_linear
+from quire.kernels.native_linear import DensePanels, panel_rows, quantized_gated, quantized_linear
 from quire.kernels.panels import (
     PANEL,
     PanelLayout,
@@ -79,6 +79,8 @@ class FewBits(ABC):
         return y
 
     def apply_gated(self, x: Array, weight: list[Segment], bias: Array | None, kind: str) -> Array:
+        if bias is None and len(weight) == 1 and isinstance(weight[0].weight, PanelWeight):
+            return quantized_gated(x, weight[0].weight, kind)
         return gated_halves(self.apply(x, weight, bias), kind)
 
     def load_table(self, part: StoredWeight, dtype: DType) -> Table:
