@@ -76,7 +76,8 @@ def introduction(results: Results, read: Sequence[Path]) -> Iterable[str]:
     yield from ("# quire and its peers", "")
     yield (
         f"{provenance(results)}; in parentheses the least and the most. Percentages are the share of the roofline of the"
-        " engine's precision class (formulas: `benchmarks/peers/roofline.py`)."
+        " engine's precision class (formulas: `benchmarks/peers/roofline.py`), for which a step reads every weight once; quire's"
+        " greedy steps of a few streams read less of the projection to the vocabulary (docs/adr/0011-greedy-tokens-by-a-sketch.md)."
     )
     yield from (
         "",
