@@ -11,7 +11,8 @@ namespace {
 
 constexpr float ZERO = 8.0f;
 constexpr float LOWEST = -8.0f, HIGHEST = 7.0f;
-constexpr float ABOVE = 1.0001f;  // so much larger than computed a bound may be: sums have roundings too
+// So much larger than computed a bound may be: sums have roundings too, and the squares of tiny numbers are nothing.
+constexpr float ABOVE = 1.0001f, TINY = 1e-16f;
 constexpr float ROUNDING = 1.2e-7f;
 
 // A float16, and the float32 that it stands for: of numbers that no float16 is near, 0.
@@ -35,7 +36,7 @@ struct Squares {
     Floats lanes = {};
 
     void add(Floats v) { lanes += v * v; }
-    float root() const { return std::sqrt(sum_of(lanes)) * ABOVE; }
+    float root() const { return std::sqrt(sum_of(lanes)) * ABOVE + TINY; }
 };
 
 // One output's place in its panel.

@@ -136,7 +136,7 @@ def test_a_sketch_says_what_it_lacks(kind: str, instruction_set: str) -> None:
     seed=st.integers(0, 2**32 - 1),
     vocab_size=st.integers(1, 400),
     width=st.sampled_from([64, 128, 192]),
-    scale=st.sampled_from([1e-6, 1.0, 1e4]),
+    scale=st.sampled_from([1e-30, 1e-22, 1e-6, 1.0, 1e4, 1e25]),
     repeats=st.integers(1, 3),
     num_rows=st.integers(1, 4),
 )
@@ -146,7 +146,7 @@ def test_any_table_even_one_with_equal_rows(
     rng = np.random.default_rng(seed)
     rows = np.tile(values_like_a_models(rng, -(-vocab_size // repeats), width), (repeats, 1))[:vocab_size]
     table = make_table(kind, rows * np.float32(scale if kind in ("float32", "bfloat16") else 1))
-    x = values_like_a_models(rng, num_rows, width) * rng.choice([0.0, 1e-3, 1.0, 30.0], (num_rows, 1))
+    x = values_like_a_models(rng, num_rows, width) * rng.choice([0.0, 1e-24, 1e-3, 1.0, 30.0], (num_rows, 1))
     check(table, make_sketch(table), activations(table, x))
 
 
