@@ -1,0 +1,223 @@
+// What tiles multiply where weights have few bits: a pair of panels as bytes with their scales, and tiles of rows as integers with
+// their outliers.
+#pragma once
+
+#include <vector>
+
+#include "integer_rows.h"
+#include "kernels.h"
+#include "tiles.h"
+#include "weight_codes.h"
+
+namespace quire::QUIRE_TILES {
+
+using namespace quire::QUIRE_ISA;
+
+constexpr int PIECE_UNITS = 8;     // the inputs of which one may be an outlier
+constexpr int UNIT_BYTES = UNIT * PANEL;  // of a panel's codes
+
+struct Shape {
+    int rows;   // of a tile of x: as few as are enough for all, and the same in each
+    int units;  // of a tile of weights: it ends with the group
+    int64_t num_row_tiles, num_groups, tiles_of_group, pieces_of_group;
+};
+
+// What a panel is multiplied by and then scaled with.
+struct Panel {
+    const uint8_t* codes;
+    const float *scales, *minima;  // [groups, PANEL]; minima or null
+};
+
+// One member's memory for `count` panels: codes of 8 bits where they have 4, scales and minima.
+class PanelMemory {
+public:
+    PanelMemory(const QuantizedWeight& weight, int count)
+        : weight_(weight), code_lines_(weight.bits == 4 ? num_lines(weight.num_inputs * PANEL / 4) : 0),
+          group_lines_(weight.num_inputs / weight.group_size), lines_(count * (code_lines_ + 2 * group_lines_)) {}
+
+    Panel load(int64_t index, int place) {
+        const uint8_t* panel = weight_.panels + index * weight_.panel_bytes;
+        Line* to = lines_.data() + place * (code_lines_ + 2 * group_lines_);
+        float *scales = to[code_lines_].lanes, *minima = weight_.has_minimum ? to[code_lines_ + group_lines_].lanes : nullptr;
+        load_scales(panel + weight_.header_offset, scales, minima);
+        if (weight_.bits == 8) return {panel, scales, minima};
+        uint8_t* codes = reinterpret_cast<uint8_t*>(to);
+        for (int64_t pair = 0; pair < weight_.num_inputs / (2 * UNIT); ++pair, codes += 2 * UNIT_BYTES)
+            for (int part = 0; part < PARTS; ++part) {
+                Bytes first, second;
+                load_pair<4>(panel + pair * UNIT_BYTES, 0, part, first, second);
+                std::memcpy(codes + part * sizeof first, &first, sizeof first);
+                std::memcpy(codes + UNIT_BYTES + part * sizeof second, &second, sizeof second);
+            }
+        return {reinterpret_cast<uint8_t*>(to), scales, minima};
+    }
+
+private:
+    void load_scales(const uint8_t* header, float* scales, float* minima) const {
+        int num_small = weight_.groups_per_block > 1 ? weight_.groups_per_block : 0;
+        for (int64_t block = 0; block < group_lines_ / weight_.groups_per_block; ++block) {
+            Floats d[PARTS], m[PARTS];
+            for (int p = 0; p < PARTS; ++p) d[p] = load_half(header + 2 * p * LANES);
+            header += 2 * PANEL;
+            if (minima) {
+                for (int p = 0; p < PARTS; ++p) m[p] = load_half(header + 2 * p * LANES);
+                header += 2 * PANEL;
+            }
+            for (int i = 0; i < weight_.groups_per_block; ++i)
+                for (int p = 0; p < PARTS; ++p) {
+                    const uint8_t* small = header + i * (minima ? 2 : 1) * PANEL + p * LANES;
+                    int64_t at = (block * weight_.groups_per_block + i) * PANEL + p * LANES;
+                    store(scales + at, num_small ? d[p] * load_small(small) : d[p]);
+                    if (minima) store(minima + at, num_small ? m[p] * load_small(small + PANEL) : m[p]);
+                }
+            header += num_small * (minima ? 2 : 1) * PANEL;
+        }
+    }
+
+    const QuantizedWeight& weight_;
+    int64_t code_lines_, group_lines_;
+    std::vector<Line> lines_;
+};
+
+// Row-major codes; groups and outliers of TILE_ROWS rows side by side for each tile of rows, which need not be full. As many groups
+// at a time as have MAX_PIECES pieces.
+template <typename T>
+void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
+    int num_pieces = static_cast<int>(x.num_pieces);
+    int64_t group_size = x.num_inputs / x.num_groups, most = MAX_PIECES / num_pieces, num_runs = (x.num_groups + most - 1) / most;
+    share(team, x.num_rows * num_runs, [&](int64_t item) {
+        int64_t first = item % num_runs * most, tile = item / num_runs / TILE_ROWS;
+        int i = static_cast<int>(item / num_runs % TILE_ROWS);
+        int num_groups = static_cast<int>(x.num_groups - first < most ? x.num_groups - first : most);
+        int64_t row = tile * shape.rows + i;
+        bool is_row = i < shape.rows && row < rows.num_rows;
+        const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride + first * group_size;
+        int32_t tops[MAX_PIECES], others[MAX_PIECES];
+        if (is_row) two_largest_of_pieces<PIECE_UNITS>(from, num_groups * num_pieces, tops, others);
+        GroupOfRow to{x.codes(row) + first * group_size / UNIT,
+                      x.groups(tile * TILE_ROWS) + first * IntegerRows::WORDS_OF_GROUP * TILE_ROWS,
+                      x.outliers(tile * TILE_ROWS) + first * num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS, TILE_ROWS, i, 1};
+        for (int g = 0; g < num_groups; ++g) {
+            if (is_row) {
+                quantize<T, PIECE_UNITS, true>(from + g * group_size, tops + g * num_pieces, others + g * num_pieces, num_pieces, zero, to);
+            } else {
+                to.put_scale(0.0f, 0.0f, 0);
+                to.put_outlier(0, 0, 0);
+            }
+            to.codes += group_size / UNIT;
+            to.group += IntegerRows::WORDS_OF_GROUP * TILE_ROWS;
+            to.outliers += num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS;
+        }
+    });
+}
+
+// Rows of a tile that have an outlier in a group, as bits.
+inline unsigned rows_with_outliers(const Outliers<TILE_ROWS>* outliers) {
+#if defined(__AVX512F__)
+    __m512i codes = _mm512_loadu_si512(outliers->codes);
+    return _mm512_test_epi32_mask(codes, codes);
+#else
+    unsigned found = 0;
+    // Not (codes ? 1 : 0) << i: GCC 12 makes that 0 under its sanitizers of shifts and bounds.
+    for (int i = 0; i < TILE_ROWS; ++i) found |= outliers->codes[i] ? 1u << i : 0u;
+    return found;
+#endif
+}
+
+// Adds to the sums of row `i`, of PANEL outputs, what its outliers in a group add: it has at least one.
+inline void add_outliers(int32_t* sums, const uint8_t* codes, const Outliers<TILE_ROWS>* outliers, int64_t num_pieces, int i) {
+    for (int part = 0; part < PARTS; ++part, sums += LANES) {
+        Ints whole = load_units(sums);
+        int64_t n = 0;
+        do {
+            Bytes unit = load_bytes(codes + outliers[n].units[i] * UNIT_BYTES + part * UNIT * LANES);
+            whole += add_products(Ints{}, unit, outliers[n].codes[i]) * OUTLIER;
+        } while (++n < num_pieces && outliers[n].codes[i]);  // behind the last one lies what was there before
+        std::memcpy(sums, &whole, sizeof whole);
+    }
+}
+
+// Of one tile of rows whose weights have one group: the units in which some row has an outlier, and of each row the outliers' codes
+// in these. A tile for `shape.units` of them at a time, the last one filled up with zeros.
+struct OutlierTiles {
+    int64_t num_tiles;
+    const int32_t* units;
+    const uint8_t* codes;
+};
+
+// Their memory, behind the rows of integers.
+class OutlierMemory {
+public:
+    OutlierMemory(const IntegerRows& x)
+        : units_bytes_((x.num_inputs + 63) / 64 * 64), bytes_of_tile_(64 + units_bytes_ + TILE_ROWS * units_bytes_),
+          memory_(x.memory + x.num_rows * x.row_bytes()) {}
+
+    int64_t& num_tiles(int64_t tile) const { return *reinterpret_cast<int64_t*>(memory_ + tile * bytes_of_tile_); }
+    int32_t* units(int64_t tile) const { return reinterpret_cast<int32_t*>(memory_ + tile * bytes_of_tile_ + 64); }
+    uint8_t* codes(int64_t tile) const { return memory_ + tile * bytes_of_tile_ + 64 + units_bytes_; }
+    OutlierTiles tiles(int64_t tile) const { return {num_tiles(tile), units(tile), codes(tile)}; }
+
+private:
+    int64_t units_bytes_, bytes_of_tile_;
+    uint8_t* memory_;
+};
+
+// Panels are multiplied two at a time: neighbours, or with a `gate` one of each half of the outputs.
+struct Work {
+    const QuantizedCall& call;
+    const GateCall* gate;
+    Shape shape;
+    IntegerRows x;
+    OutlierMemory outlier_memory{x};
+
+    int64_t num_panels() const { return (call.weight.num_outputs + PANEL - 1) / PANEL; }
+    int64_t num_pairs() const { return (num_panels() + 1) / 2; }
+    int64_t first_of(int64_t pair) const { return gate ? pair : 2 * pair; }
+    int64_t from_first_to_second() const { return gate ? num_panels() / 2 : 1; }
+    bool has_second(int64_t pair) const { return gate || 2 * pair + 1 < num_panels(); }
+    const uint8_t* panel(int64_t index) const { return call.weight.panels + index * call.weight.panel_bytes; }
+    // What is asked for while a pair is multiplied.
+    Ahead next_pair(int64_t pair, int64_t num_parts, int64_t num_passes) const {
+        return next_panels(panel(first_of(pair)), gate ? 1 : 2, call.weight.panel_bytes, num_parts, num_passes);
+    }
+
+    const Group<TILE_ROWS>* groups(int64_t tile) const { return reinterpret_cast<const Group<TILE_ROWS>*>(x.groups(tile * TILE_ROWS)); }
+    const Outliers<TILE_ROWS>* outliers(int64_t tile) const {
+        return reinterpret_cast<const Outliers<TILE_ROWS>*>(x.outliers(tile * TILE_ROWS));
+    }
+    int rows_of(int64_t tile) const {
+        int64_t left = call.rows.num_rows - tile * shape.rows;
+        return static_cast<int>(left < shape.rows ? left : shape.rows);
+    }
+};
+
+// From each row's list: its products with a few units then need no more than the others' do.
+inline void lay_out_outliers(const Work& work, const Team& team) {
+    const Shape& shape = work.shape;
+    int64_t row_bytes = shape.units * UNIT;
+    std::vector<int32_t> places(work.x.num_inputs / UNIT, 0);  // of units, from 1 on
+    share(team, shape.num_row_tiles, [&](int64_t tile) {
+        const auto* outliers = work.outliers(tile);
+        int32_t* units = work.outlier_memory.units(tile);
+        uint8_t* codes = work.outlier_memory.codes(tile);
+        int num_units = 0;
+        for (int i = 0; i < shape.rows; ++i)
+            for (int64_t n = 0; n < shape.pieces_of_group && outliers[n].codes[i]; ++n) {
+                int32_t unit = outliers[n].units[i], &place = places[unit];
+                if (!place) {
+                    if (num_units % shape.units == 0) {
+                        std::memset(codes + num_units * UNIT * TILE_ROWS, 0, row_bytes * TILE_ROWS);
+                        std::memset(units + num_units, 0, row_bytes);
+                    }
+                    units[num_units] = unit;
+                    place = ++num_units;
+                }
+                int64_t to = (place - 1) / shape.units, column = (place - 1) % shape.units;
+                std::memcpy(codes + (to * TILE_ROWS + i) * row_bytes + column * UNIT, &outliers[n].codes[i], UNIT);
+            }
+        for (int place = 0; place < num_units; ++place) places[units[place]] = 0;
+        work.outlier_memory.num_tiles(tile) = (num_units + shape.units - 1) / shape.units;
+    });
+}
+
+}  // namespace quire::QUIRE_TILES
