@@ -176,7 +176,7 @@ inline void quantize(const T* from, int32_t* tops, const int32_t* others, int nu
     int num_outliers = 0;
     for (int piece = 0; piece < num_pieces; ++piece)
         quantize_piece<T, UNITS, LISTED>(from + piece * PIECE, tops[piece], inverse, piece, to, total, num_outliers);
-    int32_t sum = sum_of(total);
+    int32_t sum = inverse == 0.0f ? 0 : sum_of(total);  // of values that are not finite it is no code's, and its product overflows
     if (LISTED && num_outliers < num_pieces) to.put_outlier(num_outliers, 0, 0);
     to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
 }
