@@ -28,6 +28,13 @@ inline void in_halves(int first, int count, Function&& function) {
     if constexpr (MOST > 1) in_halves<MOST / 2>(first, count, function);
 }
 
+// The words of a query, or of weights, that meet one unit.
+template <typename Type, typename Function>
+inline void for_words(Function&& function) {
+    function(std::integral_constant<int, 0>());
+    if constexpr (Type::WORDS > 1) function(std::integral_constant<int, 1>());
+}
+
 // Sums are one array and one loop, unrolled early, and the loop around it runs at least once: else GCC keeps them in memory.
 constexpr int MAX_SUMS = QUERIES * VECTORS;
 
@@ -37,16 +44,19 @@ inline void score(const Queries& queries, int query, int group, Chunk<Type>& chu
     typename Type::Sums sums[N * M];
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < N * M; ++i) sums[i] = typename Type::Sums{};
-    const int32_t* q = queries.values + query * queries.num_units;
-    int unit = 0;
+    const int32_t* q = queries.values + query * queries.num_words;
+    int num_units = queries.num_words / Type::WORDS, unit = 0;
     do {
-        Ints keys[M];
+        for_words<Type>([&](auto word) __attribute__((always_inline)) {
+            Ints keys[M];
 #pragma GCC unroll MAX_SUMS
-        for (int m = 0; m < M; ++m) keys[m] = Type::read(chunk.keys[group + m] + unit * chunk.key_stride);
-        chunk.next.ask();
+            for (int m = 0; m < M; ++m) keys[m] = Type::template read<word>(chunk.keys[group + m] + unit * chunk.key_stride);
+            chunk.next.ask();
 #pragma GCC unroll MAX_SUMS
-        for (int i = 0; i < N * M; ++i) sums[i] = Type::add_products(sums[i], keys[i % M], q[i / M * queries.num_units + unit]);
-    } while (++unit < queries.num_units);
+            for (int i = 0; i < N * M; ++i)
+                sums[i] = Type::add_products(sums[i], keys[i % M], q[i / M * queries.num_words + unit * Type::WORDS + word]);
+        });
+    } while (++unit < num_units);
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < N * M; ++i) {
         int n = i / M, key = (group + i % M) * LANES;
@@ -64,15 +74,18 @@ inline void add_values(const Queries& queries, int query, int d, int head_dim, U
     for (int i = 0; i < N * M; ++i) sums[i] = Type::first_sums(output + i / M * queries.width + i % M * LANES);
     int unit = units.first;
     do {
-        Ints values[M];
+        for_words<Type>([&](auto word) __attribute__((always_inline)) {
+            Ints values[M];
 #pragma GCC unroll MAX_SUMS
-        for (int m = 0; m < M; ++m) {
-            const auto* from = chunk.values[unit] + d + m * LANES;
-            values[m] = WHOLE ? Type::read(from) : Type::read(from, head_dim - d - m * LANES);
-        }
-        chunk.next.ask();
+            for (int m = 0; m < M; ++m) {
+                const auto* from = chunk.values[unit] + d + m * LANES;
+                values[m] = WHOLE ? Type::template read<word>(from) : Type::template read<word>(from, head_dim - d - m * LANES);
+            }
+            chunk.next.ask();
 #pragma GCC unroll MAX_SUMS
-        for (int i = 0; i < N * M; ++i) sums[i] = Type::add_products(sums[i], values[i % M], weights[i / M * KEYS + unit]);
+            for (int i = 0; i < N * M; ++i)
+                sums[i] = Type::add_products(sums[i], values[i % M], weights[i / M * KEYS + unit * Type::WORDS + word]);
+        });
     } while (++unit < units.last);
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < N * M; ++i) {
@@ -113,7 +126,7 @@ void meet_in_registers(const AttentionCall& call, Queries& queries, int query, i
     if (call.softcap > 0)
         for (int n = 0; n < N; ++n) cap(call, scores[n]);
     float factor = call.softcap > 0 ? LOG2_E : call.scale * LOG2_E;
-    for (int n = 0; n < N; ++n) weigh<Type>(factor, queries, query + n, seen[n], scores[n], chunk.value_scales);
+    for (int n = 0; n < N; ++n) weigh<Type>(scores_under(scores[n], factor), queries, query + n, seen[n], chunk.value_scales, scores[n]);
     add_all_values<Type, N>(queries, query, call.layout.head_dim, units, chunk, scores);
 }
 

@@ -65,20 +65,12 @@ struct Chunk {
 template <typename Type>
 typename Type::Stored* as_values(typename Type::Unit* units) { return reinterpret_cast<typename Type::Stored*>(units); }
 
-// Of the keys [begin, end) of a chunk, and of others beside them; where there are none, zeros.
-template <typename Type, int STEP>
-void find_scales(const AttentionCall& call, const int64_t* table, int kv_head, int64_t first, int64_t begin, int64_t end, Chunk<Type>& chunk) {
-    const KVLayout& layout = call.layout;
-    for (int64_t key = 0; key < KEYS; key += STEP) {
-        float *key_scales = chunk.key_scales + key, *value_scales = chunk.value_scales.scales + key;
-        std::memset(key_scales, 0, STEP * sizeof(float));
-        std::memset(value_scales, 0, STEP * sizeof(float));
-        if (key + STEP <= begin || key >= end) continue;
-        int64_t at = layout.scale_at(STEP > 1, table[(first + key) / layout.block_size], (first + key) % layout.block_size, kv_head);
-        std::memcpy(key_scales, static_cast<const typename Type::Stored*>(call.key) + at, STEP * sizeof(float));
-        std::memcpy(value_scales, static_cast<const typename Type::Stored*>(call.value) + at, STEP * sizeof(float));
-    }
-    if (Type::WHOLE_WEIGHTS && begin == 0 && end == KEYS) chunk.value_scales.prepare();
+// Scales of STEP keys that lie together, from `key` of the chunk on.
+template <int STEP, typename Type>
+void find_scales(const AttentionCall& call, int64_t block, int64_t place, int kv_head, int64_t key, Chunk<Type>& chunk) {
+    int64_t at = call.layout.scale_at(STEP > 1, block, place, kv_head);
+    std::memcpy(chunk.key_scales + key, static_cast<const typename Type::Stored*>(call.key) + at, STEP * sizeof(float));
+    std::memcpy(chunk.value_scales.scales + key, static_cast<const typename Type::Stored*>(call.value) + at, STEP * sizeof(float));
 }
 
 // Positions [low, high) of a chunk that begins at `first`, one by one. What lies outside becomes zero.
@@ -95,6 +87,7 @@ void copy_chunk(const AttentionCall& call, int64_t row, int kv_head, int64_t fir
     std::memset(chunk.copied_values, 0, sizeof(Unit) * KEYS / PER_UNIT * layout.head_dim);
     for (int64_t position = largest(first, low); position < high && position < first + KEYS; ++position) {
         int64_t block = table[position / layout.block_size], place = position % layout.block_size, key = position - first;
+        if constexpr (Type::HAS_SCALES) find_scales<1>(call, block, place, kv_head, key, chunk);
         for (int d = 0; d < layout.head_dim; ++d) {
             int64_t from = layout.key_at(panels, PER_UNIT, block, place, kv_head, d);
             as_values<Type>(chunk.copied_keys)[(d / PER_UNIT * KEYS + key) * PER_UNIT + d % PER_UNIT] = static_cast<const Stored*>(call.key)[from];
@@ -122,37 +115,50 @@ void copy_seen(int64_t begin, int64_t end, int unit, int head_dim, Chunk<Type>& 
     chunk.values[unit] = copy;
 }
 
+// Pointers to the keys [begin, end) of a chunk in a cache that holds panels.
+template <typename Type>
+void point(const AttentionCall& call, const int64_t* table, int kv_head, int64_t first, int64_t begin, int64_t end, Chunk<Type>& chunk) {
+    constexpr int PER_UNIT = Type::PER_UNIT;
+    using Stored = typename Type::Stored;
+    using Unit = typename Type::Unit;
+    const KVLayout& layout = call.layout;
+    int64_t block_size = layout.block_size, head_dim = layout.head_dim;
+    int64_t key = begin / KEYS_PER_PANEL * KEYS_PER_PANEL, block = (first + key) / block_size, place = (first + key) % block_size;
+    chunk.key_stride = block_size;
+    // Where no key is seen the scores are not looked at: any group that is there will do.
+    const Stored* any = static_cast<const Stored*>(call.key) + layout.region(table[block], kv_head);
+    for (int group = 0; group < GROUPS; ++group) chunk.keys[group] = reinterpret_cast<const Unit*>(any) + place;
+    for (; key < end; key += KEYS_PER_PANEL) {
+        int64_t region = layout.region(table[block], kv_head);
+        const auto* keys = reinterpret_cast<const Unit*>(static_cast<const Stored*>(call.key) + region) + place;
+        const auto* values = reinterpret_cast<const Unit*>(static_cast<const Stored*>(call.value) + region) + place / PER_UNIT * head_dim;
+        for (int i = 0; i < KEYS_PER_PANEL / LANES; ++i) chunk.keys[key / LANES + i] = keys + i * LANES;
+        for (int i = 0; i < KEYS_PER_PANEL / PER_UNIT; ++i) chunk.values[key / PER_UNIT + i] = values + i * head_dim;
+        if constexpr (Type::HAS_SCALES) find_scales<KEYS_PER_PANEL>(call, table[block], place, kv_head, key, chunk);
+        place += KEYS_PER_PANEL;
+        if (place == block_size) place = 0, ++block;
+    }
+    if constexpr (!Type::HAS_SCALES) {  // any code is a number
+        if (begin % PER_UNIT) copy_seen<Type>(begin, end, chunk.units.first, layout.head_dim, chunk);
+        if (end % PER_UNIT) copy_seen<Type>(begin, end, chunk.units.last - 1, layout.head_dim, chunk);
+    }
+}
+
 // Points into the cache where that holds panels; else copies.
 template <typename Type>
 void find(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t low, int64_t high, Chunk<Type>& chunk) {
     constexpr int PER_UNIT = Type::PER_UNIT;
-    const KVLayout& layout = call.layout;
     int64_t begin = largest(first, low) - first, end = high - first < KEYS ? high - first : KEYS;
+    bool whole = begin == 0 && end == KEYS;
     chunk.units = {static_cast<int>(begin / PER_UNIT), static_cast<int>((end + PER_UNIT - 1) / PER_UNIT)};
-    bool panels = layout.panels(PER_UNIT);
-    const int64_t* table = call.block_tables + row * call.max_blocks;
-    if constexpr (Type::HAS_SCALES) {
-        if (panels) find_scales<Type, KEYS_PER_PANEL>(call, table, kv_head, first, begin, end, chunk);
-        else find_scales<Type, 1>(call, table, kv_head, first, begin, end, chunk);
-    }
-    if (!panels) return copy_chunk<Type>(call, row, kv_head, first, low, high, chunk);
-    auto region = [&](const void* cache, int64_t block) {
-        const auto* values = static_cast<const typename Type::Stored*>(cache) + layout.region(table[block], kv_head);
-        return reinterpret_cast<const typename Type::Unit*>(values);
-    };
-    chunk.key_stride = layout.block_size;
-    int64_t key = begin / KEYS_PER_PANEL * KEYS_PER_PANEL, block = (first + key) / layout.block_size, place = (first + key) % layout.block_size;
-    // Where no key is seen the scores are not looked at: any group that is there will do.
-    for (int group = 0; group < GROUPS; ++group) chunk.keys[group] = region(call.key, block) + place;
-    for (; key < end; key += KEYS_PER_PANEL) {
-        const auto *keys = region(call.key, block) + place, *values = region(call.value, block) + place / PER_UNIT * layout.head_dim;
-        for (int i = 0; i < KEYS_PER_PANEL / LANES; ++i) chunk.keys[key / LANES + i] = keys + i * LANES;
-        for (int i = 0; i < KEYS_PER_PANEL / PER_UNIT; ++i) chunk.values[key / PER_UNIT + i] = values + i * layout.head_dim;
-        place += KEYS_PER_PANEL;
-        if (place == layout.block_size) place = 0, ++block;
-    }
-    if (begin % PER_UNIT) copy_seen<Type>(begin, end, chunk.units.first, layout.head_dim, chunk);
-    if (end % PER_UNIT) copy_seen<Type>(begin, end, chunk.units.last - 1, layout.head_dim, chunk);
+    if constexpr (Type::HAS_SCALES)
+        if (!whole) {  // zeros for those that are not found
+            std::memset(chunk.key_scales, 0, sizeof chunk.key_scales);
+            std::memset(chunk.value_scales.scales, 0, sizeof chunk.value_scales.scales);
+        }
+    if (call.layout.panels(PER_UNIT)) point<Type>(call, call.block_tables + row * call.max_blocks, kv_head, first, begin, end, chunk);
+    else copy_chunk<Type>(call, row, kv_head, first, low, high, chunk);
+    if (Type::WHOLE_WEIGHTS && whole) chunk.value_scales.prepare();
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -9,9 +9,9 @@ namespace quire::QUIRE_ISA {
 // What an item keeps.
 struct Queries {
     int width;                    // head_dim, rounded up to whole vectors
-    int num_units;                // of a query
+    int num_words;                // of a query, 32 bits each
     int count;                    // behind them is nobody's
-    int32_t* values;              // [MAX_QUERIES, num_units], each query's times its `scale`
+    int32_t* values;              // [MAX_QUERIES, num_words], each query's times its `scale`
     float* output;                // [MAX_QUERIES, width], not yet divided by `total`
     float* total;                 // [MAX_QUERIES, LANES], whose sum is that of 2^(score - base)
     float base[MAX_QUERIES];      // a whole number
@@ -32,9 +32,10 @@ inline void rebase(Queries& queries, int n, float base) {
     queries.base[n] = base;
 }
 
-// Scores under a base, in powers of two. Returns the largest of each lane.
-inline Floats put_under(float base, const float* scores, float factor, Seen seen, Floats (&v)[GROUPS]) {
-    for (int group = 0; group < GROUPS; ++group) v[group] = multiply_subtract(load(scores + group * LANES), fill(factor), fill(base));
+// Scores under a base, in powers of two: `score_under(group, base)`. Returns the largest of each lane.
+template <typename ScoreUnder>
+inline Floats put_under(float base, ScoreUnder&& score_under, Seen seen, Floats (&v)[GROUPS]) {
+    for (int group = 0; group < GROUPS; ++group) v[group] = score_under(group, fill(base));
     if (!seen.all())
         for (int group = 0; group < GROUPS; ++group) v[group] = seen.holds(group) ? v[group] : fill(UNSEEN);
     Floats most = v[0];
@@ -42,9 +43,15 @@ inline Floats put_under(float base, const float* scores, float factor, Seen seen
     return most;
 }
 
-inline float whole_top(const float* scores, float factor, Seen seen) {
+template <typename ScoreUnder>
+inline float whole_top(ScoreUnder&& score_under, Seen seen) {
     Floats v[GROUPS];
-    return __builtin_ceilf(max_of(put_under(0, scores, factor, seen, v)));
+    return __builtin_ceilf(max_of(put_under(0, score_under, seen, v)));
+}
+
+// Of scores times `factor`.
+inline auto scores_under(const float* scores, float factor) {
+    return [=](int group, Floats base) { return multiply_subtract(load(scores + group * LANES), fill(factor), base); };
 }
 
 inline void cap(const AttentionCall& call, float* scores) {
@@ -54,24 +61,24 @@ inline void cap(const AttentionCall& call, float* scores) {
 // From scores to weights, which are 2^(score - base). The base is no largest score: it follows that only when a score is far above
 // it (as in FlashAttention-4), so that most chunks need not know theirs and leave the sums as they are. When it does follow is up
 // to the query's own scores. Weights that are whole numbers are under the chunk's own largest score.
-template <typename Type>
-inline void weigh(float factor, Queries& queries, int n, Seen seen, float* scores, const ValueScales& value_scales) {
+template <typename Type, typename ScoreUnder, typename To>
+[[gnu::always_inline]] inline void weigh(ScoreUnder&& score_under, Queries& queries, int n, Seen seen, const ValueScales& value_scales, To to) {
     Floats v[GROUPS];
     float under = queries.base[n];
     if constexpr (Type::WHOLE_WEIGHTS) {
-        under = whole_top(scores, factor, seen);
+        under = whole_top(score_under, seen);
         if (under > queries.base[n] + HEADROOM) rebase(queries, n, under);
-        put_under(under, scores, factor, seen, v);
-    } else if (any_above(put_under(under, scores, factor, seen, v), HEADROOM)) {
-        under = whole_top(scores, factor, seen);
+        put_under(under, score_under, seen, v);
+    } else if (any_above(put_under(under, score_under, seen, v), HEADROOM)) {
+        under = whole_top(score_under, seen);
         rebase(queries, n, under);
-        put_under(under, scores, factor, seen, v);
+        put_under(under, score_under, seen, v);
     }
     for (int group = 0; group < GROUPS; ++group) v[group] = power_of_two<Type::WEIGHT_DEGREE>(v[group]);
     Floats sum = v[0], other = v[1];
     for (int group = 2; group < GROUPS; group += 2) sum += v[group], other += v[group + 1];
     float shrunk = Type::WHOLE_WEIGHTS ? whole_power_of_two(under - queries.base[n]) : 1.0f, *total = queries.total + n * LANES;
-    queries.weight_scale[n] = Type::put_weights(v, value_scales, seen, scores) * shrunk;
+    queries.weight_scale[n] = Type::put_weights(v, value_scales, seen, to) * shrunk;
     store(total, load(total) + (sum + other) * shrunk);
 }
 
@@ -90,8 +97,8 @@ int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n
         for (int d = 0; d < heads * head_dim; d += CACHE_LINE / sizeof(typename Type::Value)) prefetch(query + token * call.query_stride + d);
     for (int64_t token = part.first; token < part.last; ++token)
         for (int head = 0; head < heads; ++head, ++n) {
-            int32_t* to = queries.values + n * queries.num_units;
-            to[queries.num_units - 1] = 0;
+            int32_t* to = queries.values + n * queries.num_words;
+            for (int word = 1; word <= Type::WORDS; ++word) to[queries.num_words - word] = 0;
             queries.scale[n] = Type::put_query(query + token * call.query_stride + head * head_dim, head_dim, to);
             for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
             store(queries.total + n * LANES, Floats{});

@@ -18,15 +18,19 @@ namespace quire::QUIRE_ISA {
 // `chunk`, and `meet` for queries [begin, begin + count) and the chunk's keys from `first` on; `whole` where all see all of it.
 // It is made for the call and the most queries that one of its items has.
 
+constexpr int CHUNKS_AHEAD = 2;  // what is asked for while a chunk is met
+
 // Queries [begin, begin + count) meet keys; those `after` them come next.
 template <typename Meeting>
 void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int begin, int count, Queries& queries, Meeting& meeting) {
     using Type = typename Meeting::Type;
     auto& chunk = meeting.chunk;
+    int64_t beyond = keys.first + (keys.end - keys.first + KEYS - 1) / KEYS * KEYS;
     for (int64_t first = keys.first; first < keys.end; first += KEYS) {
         find<Type>(call, keys.row, keys.kv_head, first, keys.low, keys.end, chunk);
-        const Keys& coming = first + KEYS < keys.end ? keys : after;
-        int64_t next = first + KEYS < keys.end ? first + KEYS : after.first;
+        int64_t next = first + CHUNKS_AHEAD * KEYS;
+        const Keys& coming = next < beyond ? keys : after;
+        if (next >= beyond) next += after.first - beyond;
         chunk.next.template begin<Type>(call, coming.row, coming.kv_head, next, next + KEYS < coming.end ? next + KEYS : coming.end);
         bool whole = seen_by(call, queries.position[begin], first).all() && seen_by(call, queries.position[begin + count - 1], first).all();
         meeting.meet(call, queries, begin, count, first, whole);
@@ -55,17 +59,17 @@ void attention(const AttentionCall& call, const Team& team) {
     using Type = typename Meeting::Type;
     constexpr int ROOM = MAX_QUERIES + Meeting::SPARE_QUERIES;
     AttentionItems items(call, team.size);
-    int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT;
+    int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT, num_words = num_units * Type::WORDS;
     int width = (head_dim + LANES - 1) / LANES * LANES;
-    std::vector<Line> lines(num_lines(ROOM * (width + LANES + num_units)) + 2 * num_lines(KEYS * head_dim) + 2);
+    std::vector<Line> lines(num_lines(ROOM * (width + LANES + num_words)) + 2 * num_lines(KEYS * head_dim) + 2);
     Queries queries;
     Meeting meeting(call, items.most_queries());
     queries.width = width;
-    queries.num_units = num_units;
+    queries.num_words = num_words;
     queries.output = lines.data()->lanes;
     queries.total = queries.output + ROOM * width;
     queries.values = reinterpret_cast<int32_t*>(queries.total + ROOM * LANES);
-    meeting.chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + ROOM * num_units);
+    meeting.chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + ROOM * num_words);
     meeting.chunk.copied_values = meeting.chunk.copied_keys + KEYS * num_units;
     hand_out(team, items.size(), 1, [&](int64_t i) {
         Keys after = i + 1 < items.size() ? first_keys(call, items[i + 1]) : Keys{};

@@ -164,10 +164,12 @@ template <typename T, int UNITS, bool LISTED>
 inline void quantize(const T* from, int32_t* tops, const int32_t* others, int num_pieces, int zero, const GroupOfRow& to) {
     constexpr int PIECE = UNITS * UNIT;
     constexpr int32_t INFINITE = 0x7f800000;
+    static const T zeros[PIECE] = {};  // no number is no code
     float scale = scale_for_all(tops, others, num_pieces);
     int32_t most = 0;
     for (int piece = 0; piece < num_pieces; ++piece) most = largest(most, tops[piece]);
-    if (most >= INFINITE) {
+    bool is_finite = most < INFINITE;
+    if (!is_finite) {
         std::memset(tops, 0, sizeof tops[0] * num_pieces);
         scale = of_bits(INFINITE) * 0.0f;
     }
@@ -175,8 +177,8 @@ inline void quantize(const T* from, int32_t* tops, const int32_t* others, int nu
     Ints total = {};
     int num_outliers = 0;
     for (int piece = 0; piece < num_pieces; ++piece)
-        quantize_piece<T, UNITS, LISTED>(from + piece * PIECE, tops[piece], inverse, piece, to, total, num_outliers);
-    int32_t sum = inverse == 0.0f ? 0 : sum_of(total);  // of values that are not finite it is no code's, and its product overflows
+        quantize_piece<T, UNITS, LISTED>(is_finite ? from + piece * PIECE : zeros, tops[piece], inverse, piece, to, total, num_outliers);
+    int32_t sum = sum_of(total);
     if (LISTED && num_outliers < num_pieces) to.put_outlier(num_outliers, 0, 0);
     to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
 }

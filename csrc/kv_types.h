@@ -1,7 +1,8 @@
 // What a cache holds, as attention meets it: numbers, or codes of 8 bits with a scale for each token and head.
 //
-// Where it holds codes, a query and the weights of a chunk's keys are rounded to 16 bits, each under a scale of its own: finer
-// than bfloat16, and their products with codes are summed exactly. K's scales multiply the scores, V's the weights.
+// Where it holds codes, a query and the weights of a chunk's keys become whole numbers too, each under a scale of its own, and their
+// products with codes are summed exactly: numbers of 16 bits, finer than bfloat16, in registers, and of 8 bits in tiles. K's scales
+// multiply the scores, V's the weights.
 #pragma once
 
 #include <cmath>
@@ -14,9 +15,9 @@ namespace quire::QUIRE_ISA {
 constexpr int GROUPS = KEYS / LANES;  // registers that hold a number of each of a chunk's keys
 
 typedef int16_t Shorts __attribute__((vector_size(4 * LANES)));
-typedef int8_t Bytes __attribute__((vector_size(2 * LANES)));
+typedef uint16_t UnsignedShorts __attribute__((vector_size(4 * LANES)));
 
-constexpr float LARGEST_CODE = 127, LARGEST_SHORT = 32767;
+constexpr float LARGEST_CODE = 127, LARGEST_SHORT = 32767, LARGEST_BYTE = 255;
 
 // What so many codes may be multiplied by, each, for the sum to be an int32.
 inline float largest_factor(int count) {
@@ -68,11 +69,15 @@ struct KVNumbers {
     using Unit = int32_t;
     using Sums = Floats;
     static constexpr int PER_UNIT = Number::PER_UNIT;
+    static constexpr int WORDS = 1;  // of a query or of weights, for each unit
     static constexpr int WEIGHT_DEGREE = DEGREE;
     static constexpr bool HAS_SCALES = false;     // of the cache
     static constexpr bool WHOLE_WEIGHTS = false;  // and not floats
 
+    // What a word meets.
+    template <int WORD>
     static Ints read(const Unit* from) { return load_units(from); }
+    template <int WORD>
     static Ints read(const Unit* from, int count) { return load_units(from, count); }
     static Sums add_products(Sums sums, Ints many, int32_t one) { return Number::add_products(sums, many, one); }
 
@@ -95,35 +100,36 @@ struct KVNumbers {
     static Floats last_sums(Sums sums, const float*, float) { return sums; }
 };
 
-// `Query` is float or BFloat16.
+// Four codes a unit. `Query` is float or BFloat16.
 template <typename Query>
 struct KVCodes {
     using Value = Query;
     using Stored = int8_t;
-    using Unit = int16_t;
+    using Unit = int32_t;
     using Sums = Ints;
-    static constexpr int PER_UNIT = 2;
+    static constexpr int PER_UNIT = 4;
+    static constexpr int WORDS = 2;
     static constexpr int WEIGHT_DEGREE = 4;
     static constexpr bool HAS_SCALES = true;
     static constexpr bool WHOLE_WEIGHTS = true;
 
-    // Two codes a lane become two int16.
-    static Ints read(const Unit* from) {
-#if defined(__AVX512BW__)
-        return (Ints)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)from));
-#elif defined(__AVX2__)
-        return (Ints)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from));
-#else
-        Bytes bytes;
-        std::memcpy(&bytes, from, sizeof bytes);
-        return (Ints)__builtin_convertvector(bytes, Shorts);
-#endif
+    // A unit's first and third code as two int16, or its second and fourth.
+    template <int WORD>
+    static Ints read(const Unit* from) { return pair<WORD>(load_units(from)); }
+    template <int WORD>
+    static Ints read(const Unit* from, int count) { return pair<WORD>(load_units(from, count)); }
+    template <int WORD>
+    static Ints pair(Ints codes) {
+        if constexpr (WORD == 0) return (Ints)((Shorts)((UnsignedShorts)codes << 8) >> 8);
+        else return (Ints)((Shorts)codes >> 8);
     }
-    static Ints read(const Unit* from, int count) {
-        if (count >= LANES) return read(from);
-        Unit padded[LANES] = {};
-        std::memcpy(padded, from, sizeof(Unit) * count);
-        return read(padded);
+    // The same order for what they meet, of whole units.
+    static void put_in_pairs(int count, int32_t* words) {
+        for (int i = 0; i < count; i += WORDS) {
+            auto first = static_cast<uint32_t>(words[i]), second = static_cast<uint32_t>(words[i + 1]);
+            words[i] = static_cast<int32_t>((first & 0xffff) | (second << 16));
+            words[i + 1] = static_cast<int32_t>((first >> 16) | (second & 0xffff0000));
+        }
     }
     static Sums add_products(Sums sums, Ints many, int32_t one) {
         Ints both = Ints{} + one;
@@ -150,6 +156,7 @@ struct KVCodes {
         float magnitude = largest_magnitude(from, count), largest = largest_factor(count), factor = to_whole(magnitude, largest);
         for (int d = 0; d < count; d += LANES)
             store_part(reinterpret_cast<int16_t*>(to) + d, load_part(from + d, count - d) * factor, count - d);
+        put_in_pairs((count + PER_UNIT - 1) / PER_UNIT * WORDS, to);
         return magnitude / largest;
     }
     static Floats score(Sums sums, float query_scale, const float* key_scales) {
@@ -162,6 +169,7 @@ struct KVCodes {
         float scale = seen.all() ? value_scales.scale : value_scales.put_factors(seen, own);
         for (int group = 0; group < GROUPS; ++group)
             store(reinterpret_cast<int16_t*>(to) + group * LANES, weights[group] * load(factors + group * LANES));
+        put_in_pairs(KEYS / PER_UNIT * WORDS, reinterpret_cast<int32_t*>(to));
         return scale;
     }
     static Sums first_sums(const float*) { return Sums{}; }
@@ -170,22 +178,35 @@ struct KVCodes {
     }
 };
 
-// Codes that become bfloat16, which loses nothing, where they meet queries and weights of bfloat16 (attention_tiles.cpp).
-struct CodesAsBFloat16 : KVCodes<BFloat16> {
+// A chunk's weights times the values' scales, and of each lane the largest one's bits: as unsigned numbers they have the order of the
+// weights, none of which is negative, and those of a NaN are the largest.
+struct ScaledWeights {
+    float* weights;   // [KEYS]
+    uint32_t* most;   // [LANES]
+};
+
+// Codes as tiles multiply them (attention_code_tiles.cpp): by a query's codes, and by scaled weights that are rounded there.
+struct CodesInTiles : KVCodes<BFloat16> {
+    static constexpr int WORDS = 1;
     static constexpr int WEIGHT_DEGREE = 3;
     static constexpr bool WHOLE_WEIGHTS = false;
 
     static float put_query(const BFloat16* from, int count, int32_t* to) {
-        std::memcpy(to, from, count * sizeof(BFloat16));
-        return 1.0f;
+        float scale;
+        stored(from, count, reinterpret_cast<int8_t*>(to), scale);
+        return scale;
     }
-    // Times the values' scales. That of a key which is not seen may be no number.
-    static float put_weights(const Floats (&weights)[GROUPS], const ValueScales& value_scales, Seen seen, float* to) {
-        auto scaled = [&](int group) {
-            Floats weight = weights[group] * load(value_scales.scales + group * LANES);
-            return seen.holds(group) ? weight : Floats{};
-        };
-        for (int group = 0; group < GROUPS; group += 2) store(reinterpret_cast<BFloat16*>(to) + group * LANES, scaled(group), scaled(group + 1));
+    static float put_weights(const Floats (&weights)[GROUPS], const ValueScales& value_scales, Seen seen, ScaledWeights to) {
+        Floats scaled[GROUPS];
+        for (int group = 0; group < GROUPS; ++group) scaled[group] = weights[group] * load(value_scales.scales + group * LANES);
+        if (!seen.all())
+            for (int group = 0; group < GROUPS; ++group) scaled[group] = seen.holds(group) ? scaled[group] : Floats{};
+        UnsignedInts most = {};
+        for (int group = 0; group < GROUPS; ++group) {
+            most = max(most, (UnsignedInts)scaled[group]);
+            store(to.weights + group * LANES, scaled[group]);
+        }
+        std::memcpy(to.most, &most, sizeof most);
         return 1.0f;
     }
 };

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace quire::QUIRE_TILES {
 
@@ -64,10 +65,14 @@ inline void multiply_tiles() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(X), "i"(WEIGHTS));
 }
 
-// The same of integers: x [16 rows, 16 units] of four signed bytes, weights [16 units, 16 outputs] of unsigned ones, sums of int32.
-template <int SUMS, int X, int WEIGHTS>
+// The same of integers: x [16 rows, 16 units] of four bytes, weights [16 units, 16 outputs] of four, sums of int32.
+template <int SUMS, int X, int WEIGHTS, typename XByte = int8_t, typename WeightByte = uint8_t>
 inline void multiply_tiles_of_bytes() {
-    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(X), "i"(WEIGHTS));
+    constexpr bool X_SIGNED = std::is_signed_v<XByte>, WEIGHTS_SIGNED = std::is_signed_v<WeightByte>;
+    static_assert(X_SIGNED || WEIGHTS_SIGNED);
+    if constexpr (!WEIGHTS_SIGNED) asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(X), "i"(WEIGHTS));
+    else if constexpr (X_SIGNED) asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(X), "i"(WEIGHTS));
+    else asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(X), "i"(WEIGHTS));
 }
 
 #else
@@ -129,11 +134,11 @@ void multiply_tiles() {
     });
 }
 
-template <int SUMS, int X, int WEIGHTS>
+template <int SUMS, int X, int WEIGHTS, typename XByte = int8_t, typename WeightByte = uint8_t>
 void multiply_tiles_of_bytes() {
     multiply_units<SUMS, X, WEIGHTS>([](uint32_t& sum, uint32_t x, uint32_t weight) {
         for (int shift = 0; shift < 32; shift += 8)
-            sum += static_cast<uint32_t>(static_cast<int8_t>(x >> shift) * static_cast<int32_t>(weight >> shift & 0xff));
+            sum += static_cast<uint32_t>(static_cast<int32_t>(static_cast<XByte>(x >> shift)) * static_cast<WeightByte>(weight >> shift));
     });
 }
 

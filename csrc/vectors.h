@@ -24,9 +24,11 @@ constexpr int LANES = 4;
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t UnsignedInts __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 typedef int16_t HalfShorts __attribute__((vector_size(2 * LANES)));
 typedef int8_t QuarterBytes __attribute__((vector_size(LANES)));
+typedef uint8_t UnsignedQuarterBytes __attribute__((vector_size(LANES)));
 
 struct BFloat16 {
     uint16_t bits;
@@ -106,6 +108,24 @@ inline void store(int8_t* to, Floats v) {
     std::memcpy(to, &bytes, sizeof bytes);
 }
 
+// Of numbers up to 255, those of four registers.
+inline void store(uint8_t* to, Floats a, Floats b, Floats c, Floats d) {
+#if defined(__AVX512BW__)
+    // Two registers at a time, whose quarters are then side by side.
+    auto both = [](Floats first, Floats second) { return _mm512_packs_epi32((__m512i)to_nearest(first), (__m512i)to_nearest(second)); };
+    __m512i quarters = _mm512_packus_epi16(both(a, b), both(c, d));
+    const __m512i ORDER = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i bytes = _mm512_maskz_permutexvar_epi32(0xffff, ORDER, quarters);
+    std::memcpy(to, &bytes, sizeof bytes);
+#else
+    for (Floats v : {a, b, c, d}) {
+        UnsignedQuarterBytes bytes = __builtin_convertvector(to_nearest(v), UnsignedQuarterBytes);
+        std::memcpy(to, &bytes, sizeof bytes);
+        to += LANES;
+    }
+#endif
+}
+
 // `count` values or a whole vector, whichever is less; the rest are zeros.
 template <typename T>
 Floats load_part(const T* from, int count) {
@@ -133,6 +153,7 @@ inline Floats rounded_to(Floats v) {
 
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 inline Ints max(Ints a, Ints b) { return a > b ? a : b; }
+inline UnsignedInts max(UnsignedInts a, UnsignedInts b) { return a > b ? a : b; }
 inline Ints min(Ints a, Ints b) { return a < b ? a : b; }
 
 inline Ints lane_numbers() {
@@ -207,6 +228,23 @@ inline void two_largest_of_each(Ints (&first)[LANES], Ints (&second)[LANES]) {
         for (int i = 0; i < LANES; i += 2 * STEP)
             merge_two_largest<STEP>(first[i], second[i], first[i + STEP], second[i + STEP], std::make_index_sequence<LANES>());
         two_largest_of_each<2 * STEP>(first, second);
+    }
+}
+
+// The largest of each of LANES registers' lanes, in the lanes of one.
+template <int STEP, typename Vector, std::size_t... LANE>
+inline Vector merge_largest(Vector first, Vector second, std::index_sequence<LANE...>) {
+    return max(__builtin_shufflevector(first, second, ((LANE & STEP) ? LANES + LANE : LANE)...),
+               __builtin_shufflevector(first, second, ((LANE & STEP) ? LANES + (LANE ^ STEP) : LANE ^ STEP)...));
+}
+
+template <int STEP = 1, typename Vector>
+inline Vector max_of_each(Vector (&v)[LANES]) {
+    if constexpr (STEP == LANES) return v[0];
+    else {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i += 2 * STEP) v[i] = merge_largest<STEP>(v[i], v[i + STEP], std::make_index_sequence<LANES>());
+        return max_of_each<2 * STEP>(v);
     }
 }
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.attention.paged_rows import PagedRows, as_kept, dense_attention, make_shape, make_tokens
+from tests.attention.paged_rows import PagedRows, as_kept, dense_attention, make_shape, make_tokens, rounded_to_codes
 
 from quire.attention import torch_work
 from quire.attention.backend import AttentionBackend, AttentionShape
@@ -14,6 +16,7 @@ from quire.attention.torch_backend import TorchBackend
 
 TOLERANCE = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 OVER_CODES = 2e-3  # a code may be rounded the other way; queries and weights have 16 bits
+WITH_BYTES = 5e-2  # weights of 8 bits
 SHAPES = [
     make_shape(num_heads=9, num_kv_heads=3, head_dim=64),
     make_shape(num_heads=4, num_kv_heads=1, head_dim=256, window=24),
@@ -23,10 +26,17 @@ SHAPES = [
 ]
 
 
-def assert_dense(paged: PagedRows, outputs: list[torch.Tensor], shape: AttentionShape) -> None:
+def assert_dense(
+    paged: PagedRows, outputs: list[torch.Tensor], shape: AttentionShape, *, rounds_queries: bool = False
+) -> None:
+    """`rounds_queries`: to codes of 8 bits, as keys are, and weights to bytes."""
     for tokens, output in zip(paged.rows, outputs, strict=True):
         tolerance = max(TOLERANCE[output.dtype], OVER_CODES if paged.kv_dtype == torch.int8 else 0)
-        expected = dense_attention(as_kept(tokens, paged.kv_dtype), shape)
+        kept = as_kept(tokens, paged.kv_dtype)
+        if rounds_queries:
+            tolerance = WITH_BYTES
+            kept = replace(kept, query=rounded_to_codes(kept.query))
+        expected = dense_attention(kept, shape)
         torch.testing.assert_close(output.double(), expected, rtol=tolerance, atol=tolerance)
 
 

@@ -1,0 +1,174 @@
+// Attention over codes whose queries meet keys in tiles (attention_tiles.h, attention_walk.h): a query's codes are multiplied by those of
+// keys as they lie, and a chunk's weights times the values' scales, as bytes of which the largest is LARGEST_BYTE, by those of
+// values. Sums are exact.
+#include "attention_tiles.h"
+#include "kernels.h"
+
+namespace quire::QUIRE_TILES {
+namespace {
+
+constexpr int UNITS = TILE_ROWS;  // of four codes, in a tile of K or V
+static_assert(KEYS == UNITS * CodesInTiles::PER_UNIT && PANELS == 4);
+
+class CodesMeeting {
+public:
+    using Type = CodesInTiles;
+    static constexpr int SPARE_QUERIES = TILE_ROWS;
+
+    CodesMeeting(const AttentionCall& call, int most_queries) : head_dim_(call.layout.head_dim) {
+        TileShape of_rows{most_queries < TILE_ROWS ? most_queries : TILE_ROWS, TILE_BYTES};
+        begin_tiles({of_rows, of_rows, of_rows, of_rows, of_rows, {}, {}, {}});
+    }
+    CodesMeeting(const CodesMeeting&) = delete;
+    ~CodesMeeting() { end_tiles(); }
+
+    void meet(const AttentionCall& call, Queries& queries, int begin, int count, int64_t first, bool whole) {
+        lay_out_values();
+        float factor = call.softcap > 0 ? call.scale : call.scale * LOG2_E;
+        for (int key = 0; key < KEYS; key += LANES) store(key_factors_ + key, load(chunk.key_scales + key) * factor);
+        asks_ = count > 2 * TILE_ROWS ? 1 : ASKS;
+        for (int n = 0; n < count; n += TILE_ROWS) {
+            group_.begin(call, queries, begin + n, count - n < TILE_ROWS ? count - n : TILE_ROWS, first, whole);
+            if (!group_.sees_any()) continue;
+            score(queries);
+            weigh_all(call, queries);
+            round_weights();
+            for (int d = 0; d < head_dim_; d += 4 * COLUMNS) add_values(queries, d);
+        }
+    }
+
+    Chunk<Type> chunk;
+
+private:
+    // Points to the chunk's values, [units of tokens, D], where they lie together; else copies them. Those that no query sees have
+    // weights of zero.
+    void lay_out_values() {
+        const Units& units = chunk.units;
+        values_ = chunk.values[units.first];
+        bool together = units.first == 0 && units.last == UNITS;
+        for (int unit = 1; together && unit < UNITS; ++unit) together = chunk.values[unit] == values_ + unit * head_dim_;
+        if (together) return;
+        values_ = chunk.copied_values;
+        int head_dim = head_dim_;
+        for (int unit = units.first; unit < units.last; ++unit) {
+            const int32_t* from = chunk.values[unit];
+            int32_t* to = chunk.copied_values + unit * head_dim;
+            for (int d = 0; d < head_dim; d += 4 * COLUMNS) std::memmove(to + d, from + d, 4 * TILE_BYTES);
+        }
+    }
+
+    // Of 16 queries for all of the chunk's keys. Sums in tiles 0 to 3, the queries in 4, keys in 5 and 6.
+    void score(const Queries& queries) {
+        const int32_t* codes = queries.values + group_.first * queries.num_words;
+        zero_sums();
+        for (int unit = 0; unit < queries.num_words; unit += UNITS) {
+            load_tile<4>(codes + unit, queries.num_words * sizeof(int32_t));
+            add_scores<0, 5>(unit);
+            add_scores<1, 6>(unit);
+            add_scores<2, 5>(unit);
+            add_scores<3, 6>(unit);
+        }
+        store_sums();
+    }
+
+    template <int PANEL_TILE, int KEYS_TILE>
+    void add_scores(int unit) {
+        load_tile<KEYS_TILE>(chunk.keys[PANEL_TILE * COLUMNS / LANES] + unit * chunk.key_stride, chunk.key_stride * sizeof(int32_t));
+        multiply_tiles_of_bytes<PANEL_TILE, 4, KEYS_TILE, int8_t, int8_t>();
+        ask();
+    }
+
+    void weigh_all(const AttentionCall& call, Queries& queries) {
+        for (int i = 0; i < group_.count; ++i) {
+            int32_t* sums = sums_[i];
+            ScaledWeights to{reinterpret_cast<float*>(sums), most_[i]};  // in the sums' memory
+            Floats scale = fill(queries.scale[group_.first + i]);
+            auto score = [&](int group) { return __builtin_convertvector(load_units(sums + group * LANES), Floats); };
+            auto factor = [&](int group) { return load(key_factors_ + group * LANES) * scale; };
+            auto under = [&](int group, Floats base) { return multiply_subtract(score(group), factor(group), base); };
+            auto capped_under = [&](int group, Floats base) {
+                return multiply_subtract(soft_capped(score(group) * factor(group), call.softcap), fill(LOG2_E), base);
+            };
+            if (call.softcap > 0) weigh<Type>(capped_under, queries, group_.first + i, group_.seen_by(i), chunk.value_scales, to);
+            else weigh<Type>(under, queries, group_.first + i, group_.seen_by(i), chunk.value_scales, to);
+        }
+    }
+
+    // All queries' largest weights at one time: one by one each would be waited for.
+    void round_weights() {
+        for (int i = 0; i < group_.count; i += LANES) {
+            UnsignedInts most[LANES];
+#pragma GCC unroll 16
+            for (int j = 0; j < LANES; ++j) std::memcpy(&most[j], most_[i + j], sizeof most[j]);
+            Floats magnitude = (Floats)max_of_each(most);
+            store(factors_ + i, magnitude > 1e-30f ? LARGEST_BYTE / magnitude : Floats{});
+            store(scales_ + i, magnitude / LARGEST_BYTE);
+        }
+        for (int i = 0; i < group_.count; ++i) {
+            const float* weights = reinterpret_cast<const float*>(sums_[i]);
+            auto rounded = [&](int key) { return load(weights + key) * factors_[i]; };
+            for (int key = 0; key < KEYS; key += 4 * LANES)
+                store(weights_[i] + key, rounded(key), rounded(key + LANES), rounded(key + 2 * LANES), rounded(key + 3 * LANES));
+        }
+    }
+
+    // To four tiles of 16 queries' output, from column `d` on, the weighted values.
+    void add_values(Queries& queries, int d) {
+        zero_sums();
+        load_tile<4>(weights_, KEYS);
+        add_column<0, 5>(d);
+        add_column<1, 6>(d);
+        add_column<2, 5>(d);
+        add_column<3, 6>(d);
+        store_sums();
+        for (int i = 0; i < group_.count; ++i) {
+            float *output = queries.output + (group_.first + i) * queries.width + d, scale = scales_[i];
+            for (int n = 0; n < 4 * COLUMNS; n += LANES)
+                store(output + n, load(output + n) + __builtin_convertvector(load_units(sums_[i] + n), Floats) * scale);
+        }
+    }
+
+    template <int COLUMN_TILE, int VALUES_TILE>
+    void add_column(int d) {
+        load_tile<VALUES_TILE>(values_ + d + COLUMN_TILE * COLUMNS, head_dim_ * sizeof(int32_t));
+        multiply_tiles_of_bytes<COLUMN_TILE, 4, VALUES_TILE, uint8_t, int8_t>();
+        ask();
+    }
+
+    void zero_sums() {
+        zero_tile<0>();
+        zero_tile<1>();
+        zero_tile<2>();
+        zero_tile<3>();
+    }
+    void store_sums() {
+        store_tile<0>(sums_[0], sizeof sums_[0]);
+        store_tile<1>(sums_[0] + COLUMNS, sizeof sums_[0]);
+        store_tile<2>(sums_[0] + 2 * COLUMNS, sizeof sums_[0]);
+        store_tile<3>(sums_[0] + 3 * COLUMNS, sizeof sums_[0]);
+    }
+    void ask() {
+        for (int i = 0; i < asks_; ++i) chunk.next.ask();
+    }
+
+    int head_dim_, asks_ = 1;
+    const int32_t* values_ = nullptr;
+    TileQueries group_;
+    // For each query: sums of 64 keys or of 64 of a head's dimensions, weights, the largest of these by lane, and what makes bytes of
+    // them and back.
+    alignas(64) int32_t sums_[TILE_ROWS][4 * COLUMNS];
+    alignas(64) uint8_t weights_[TILE_ROWS][KEYS] = {};
+    alignas(64) uint32_t most_[TILE_ROWS][LANES] = {};
+    alignas(64) float factors_[TILE_ROWS], scales_[TILE_ROWS];
+    alignas(64) float key_factors_[KEYS];
+};
+
+}  // namespace
+
+void attention_bfloat16_over_codes(const AttentionCall& call, const Team& team) {
+    bool whole_tiles = call.layout.head_dim % (4 * COLUMNS) == 0;
+    if (whole_tiles) attention<CodesMeeting>(call, team);
+    else QUIRE_ISA::attention_bfloat16_over_codes(call, team);
+}
+
+}  // namespace quire::QUIRE_TILES
