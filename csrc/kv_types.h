@@ -185,16 +185,33 @@ struct ScaledWeights {
     uint32_t* most;   // [LANES]
 };
 
-// Codes as tiles multiply them (attention_code_tiles.cpp): by a query's codes, and by scaled weights that are rounded there.
+// Codes as tiles multiply them (attention_code_tiles.cpp): by a query's codes, and by scaled weights that are rounded there. Of two
+// PARTS the second has a query's codes of what the first leaves, each a 256th of the first's.
+template <int PARTS>
 struct CodesInTiles : KVCodes<BFloat16> {
-    static constexpr int WORDS = 1;
+    static constexpr int WORDS = PARTS;
     static constexpr int WEIGHT_DEGREE = 3;
     static constexpr bool WHOLE_WEIGHTS = false;
 
+    // `count` is whole units; part by part.
     static float put_query(const BFloat16* from, int count, int32_t* to) {
-        float scale;
-        stored(from, count, reinterpret_cast<int8_t*>(to), scale);
-        return scale;
+        constexpr int STEPS = PARTS == 1 ? 1 : 256;
+        auto* codes = reinterpret_cast<int8_t*>(to);
+        float magnitude = largest_magnitude(from, count), factor = to_whole(magnitude, LARGEST_CODE * STEPS);
+        for (int d = 0; d < count; d += LANES) {
+            Ints whole = to_nearest(load_part(from + d, count - d) * factor);
+            if constexpr (PARTS == 2) {
+                Ints first = (whole + STEPS / 2) >> 8;
+                store_codes(codes + count + d, whole - first * STEPS, count - d);
+                whole = first;
+            }
+            store_codes(codes + d, whole, count - d);
+        }
+        return magnitude / (LARGEST_CODE * STEPS);
+    }
+    static void store_codes(int8_t* to, Ints whole, int count) {
+        QuarterBytes codes = __builtin_convertvector(whole, QuarterBytes);
+        std::memcpy(to, &codes, count < LANES ? count : LANES);
     }
     static float put_weights(const Floats (&weights)[GROUPS], const ValueScales& value_scales, Seen seen, ScaledWeights to) {
         Floats scaled[GROUPS];
