@@ -44,8 +44,8 @@ public:
     Chunk<Type> chunk;
 
 private:
-    // Points to the chunk's values, [units of tokens, D], where 32 tokens lie together and all of them are there. Otherwise copies, in which
-    // tokens that no query sees are zeros.
+    // Points to the chunk's values, [units of tokens, D], where 32 tokens lie together and all of them are there. Otherwise copies, in
+    // which tokens that no query sees are zeros.
     void lay_out_values() {
         const Units& units = chunk.units;
         for (int part = 0; part < PARTS_OF_VALUES; ++part) {
