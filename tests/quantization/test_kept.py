@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import shutil
@@ -12,13 +13,17 @@ from typing import Any
 
 import pytest
 
+import quire
 from quire import LLM, SamplingParams
 from quire.attention.select import select_backend
-from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quire.core.native import has_native_module
+from quire.core.quantization import Rounding
 from quire.kernels.dtype import DType
 from quire.kernels.select import select_ops
 from quire.models.registry import load_model
+from quire.quantization.kept import MADE_BY
+from quire.quantization.rounding import round_rows
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -160,6 +165,12 @@ def test_a_model_in_another_place_does_not_replace_the_first(cache: Path, tiny_l
     shutil.copytree(tiny_llama, tmp_path / "copy")
     assert logprobs(tiny_llama) == logprobs(tmp_path / "copy")
     assert len(list(cache.iterdir())) == 2
+
+
+def test_an_edit_of_the_rules_of_rounding_makes_another_key() -> None:
+    own = Path(quire.__file__).parent
+    folders = {Path(inspect.getfile(rule)).relative_to(own).parts[0] for rule in (Rounding, round_rows, Checkpoint)}
+    assert folders <= set(MADE_BY)
 
 
 def test_only_the_newest_are_kept(cache: Path, tiny_llama: Path) -> None:

@@ -34,7 +34,7 @@ logger = logging.getLogger("quire")
 SUFFIX = ".packed"
 MAX_FILES = 4
 """That are kept, of all models together."""
-MADE_BY = ("checkpoint", "models", "quantization", "kernels")
+MADE_BY = ("checkpoint", "core", "models", "quantization", "kernels")
 """quire's own folders that decide on a weight's bytes."""
 
 
