@@ -43,7 +43,7 @@ template <typename Type, int N, int M>
 inline void score(const Queries& queries, int query, int group, Chunk<Type>& chunk, Scores& scores) {
     typename Type::Sums sums[N * M];
 #pragma GCC unroll MAX_SUMS
-    for (int i = 0; i < N * M; ++i) sums[i] = typename Type::Sums{};
+    for (int i = 0; i < N * M; ++i) sums[i] = Type::first_scores(queries.first_score[query + i / M]);
     const int32_t* q = queries.values + query * queries.num_words;
     int num_units = queries.num_words / Type::WORDS, unit = 0;
     do {
@@ -54,7 +54,7 @@ inline void score(const Queries& queries, int query, int group, Chunk<Type>& chu
             chunk.next.ask();
 #pragma GCC unroll MAX_SUMS
             for (int i = 0; i < N * M; ++i)
-                sums[i] = Type::add_products(sums[i], keys[i % M], q[i / M * queries.num_words + unit * Type::WORDS + word]);
+                sums[i] = Type::add_to_scores(sums[i], keys[i % M], q[i / M * queries.num_words + unit * Type::WORDS + word]);
         });
     } while (++unit < num_units);
 #pragma GCC unroll MAX_SUMS
@@ -84,7 +84,7 @@ inline void add_values(const Queries& queries, int query, int d, int head_dim, U
             chunk.next.ask();
 #pragma GCC unroll MAX_SUMS
             for (int i = 0; i < N * M; ++i)
-                sums[i] = Type::add_products(sums[i], values[i % M], weights[i / M * KEYS + unit * Type::WORDS + word]);
+                sums[i] = Type::add_to_output(sums[i], values[i % M], weights[i / M * KEYS + unit * Type::WORDS + word]);
         });
     } while (++unit < units.last);
 #pragma GCC unroll MAX_SUMS
@@ -150,6 +150,11 @@ struct InRegisters {
 void attention_float32(const AttentionCall& call, const Team& team) { attention<InRegisters<InFloat32>>(call, team); }
 void attention_bfloat16(const AttentionCall& call, const Team& team) { attention<InRegisters<InBFloat16>>(call, team); }
 void attention_float32_over_codes(const AttentionCall& call, const Team& team) { attention<InRegisters<KVCodes<float>>>(call, team); }
-void attention_bfloat16_over_codes(const AttentionCall& call, const Team& team) { attention<InRegisters<KVCodes<BFloat16>>>(call, team); }
+void attention_bfloat16_over_codes(const AttentionCall& call, const Team& team) {
+#if defined(__AVX512VNNI__)
+    if (call.layout.head_dim <= MOST_OF_ONE_PART) return attention<InRegisters<CodesInRegisters>>(call, team);
+#endif
+    attention<InRegisters<KVCodes<BFloat16>>>(call, team);
+}
 
 }  // namespace quire::QUIRE_ISA

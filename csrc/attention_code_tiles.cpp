@@ -10,8 +10,6 @@ namespace {
 constexpr int UNITS = TILE_ROWS;  // of four codes, in a tile of K or V
 static_assert(KEYS == UNITS * 4 && PANELS == 4);
 
-// A query of more dimensions has two parts: with one Gemma's perplexity is a third of a percent larger, SmolLM2's the same.
-constexpr int MOST_OF_ONE_PART = 64;
 constexpr int MOST_DIMENSIONS = 512;  // so that sums of two parts are an int32
 
 template <int PARTS>
@@ -109,7 +107,7 @@ private:
     void weigh_all(const AttentionCall& call, Queries& queries) {
         for (int i = 0; i < group_.count; ++i) {
             int32_t* sums = sums_[i];
-            ScaledWeights to{reinterpret_cast<float*>(sums), most_[i]};  // in the sums' memory
+            typename Type::Place to{reinterpret_cast<float*>(sums), most_[i]};  // in the sums' memory
             Floats scale = fill(queries.scale[group_.first + i]);
             auto score = [&](int group) {
                 Ints whole = load_units(sums + group * LANES);

@@ -16,6 +16,7 @@ struct Queries {
     float* total;                 // [MAX_QUERIES, LANES], whose sum is that of 2^(score - base)
     float base[MAX_QUERIES];      // a whole number
     float scale[MAX_QUERIES];
+    int32_t first_score[MAX_QUERIES];  // a score is a sum from here on
     float weight_scale[MAX_QUERIES];  // what the last chunk's weights, as units, have to be multiplied by
     int64_t position[MAX_QUERIES];
 };
@@ -100,6 +101,7 @@ int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n
             int32_t* to = queries.values + n * queries.num_words;
             for (int word = 1; word <= Type::WORDS; ++word) to[queries.num_words - word] = 0;
             queries.scale[n] = Type::put_query(query + token * call.query_stride + head * head_dim, head_dim, to);
+            queries.first_score[n] = Type::first_score(to, queries.num_words);
             for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
             store(queries.total + n * LANES, Floats{});
             queries.base[n] = UNSEEN;

@@ -13,8 +13,6 @@ constexpr int OUTLIER = 128;     // what an outlier's second code counts
 constexpr float APART = 3.0f, APART_OF_SEVERAL = 2.0f;
 constexpr int MAX_PIECES = 512;  // of a group: then sums of products are int32
 
-typedef int8_t SignedBytes __attribute__((vector_size(LANES)));
-
 // A group of inputs of M rows: what its products with a panel are scaled by.
 template <int M>
 struct Group {
@@ -102,7 +100,7 @@ inline void quantize_piece(const T* from, int32_t top, float inverse, int64_t pi
     for (int n = 0; n < COUNT; ++n) {
         whole[n] = to_nearest(load(from + n * LANES) * inverse);
         total += whole[n];
-        SignedBytes bytes = __builtin_convertvector(whole[n], SignedBytes);
+        QuarterBytes bytes = __builtin_convertvector(whole[n], QuarterBytes);
         if constexpr (LISTED) std::memcpy(to.codes + piece * UNITS + n * LANES / UNIT, &bytes, sizeof bytes);  // units side by side
         else std::memcpy(codes + n * LANES, &bytes, sizeof bytes);
     }

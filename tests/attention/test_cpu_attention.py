@@ -36,12 +36,13 @@ def backend(instruction_set: str) -> CpuBackend:
     return chosen
 
 
-def codes_in_tiles(
+def meets_codes_by_codes(
     instruction_set: str, shape: AttentionShape, dtype: torch.dtype, kv_dtype: torch.dtype | None
 ) -> bool:
-    """Tiles multiply codes by codes; registers by whole numbers of 16 bits."""
-    has_tiles = instruction_set in ("amx", "emulated_tiles") and shape.head_dim % 64 == 0
-    return has_tiles and dtype == torch.bfloat16 and kv_dtype == torch.int8
+    """Where bytes are multiplied: in tiles, and for short queries in registers. Elsewhere by whole numbers of 16 bits."""
+    in_tiles = instruction_set in ("amx", "emulated_tiles") and shape.head_dim % 64 == 0
+    in_registers = instruction_set in ("amx", "avx512_bf16", "avx512_vnni") and shape.head_dim <= 64
+    return (in_tiles or in_registers) and dtype == torch.bfloat16 and kv_dtype == torch.int8
 
 
 @st.composite
@@ -68,8 +69,8 @@ def test_mixed_steps(schedule, shape, dtype, kv_dtype, block_size, instruction_s
     lengths, steps = schedule
     rows = [make_tokens(shape, length, seed=r, dtype=dtype) for r, length in enumerate(lengths)]
     paged = PagedRows(backend(instruction_set), shape, rows, block_size=block_size, kv_dtype=kv_dtype)
-    in_tiles = codes_in_tiles(instruction_set, shape, dtype, kv_dtype)
-    assert_dense(paged, paged.run(steps), shape, codes_in_tiles=in_tiles)
+    by_codes = meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype)
+    assert_dense(paged, paged.run(steps), shape, by_codes=by_codes)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
@@ -164,8 +165,8 @@ def test_scores_that_rise_or_fall_along_the_row(
     for steps in ([{0: 300}], [{0: 100}, {0: 199}, {0: 1}]):
         paged = PagedRows(backend(instruction_set), shape, [row], block_size=16, kv_dtype=kv_dtype)
         outputs += paged.run(steps)
-        in_tiles = codes_in_tiles(instruction_set, shape, dtype, kv_dtype)
-        assert_dense(paged, outputs[-1:], shape, codes_in_tiles=in_tiles)
+        by_codes = meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype)
+        assert_dense(paged, outputs[-1:], shape, by_codes=by_codes)
     assert torch.equal(outputs[0], outputs[1])
 
 

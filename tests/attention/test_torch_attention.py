@@ -27,15 +27,15 @@ SHAPES = [
 
 
 def assert_dense(
-    paged: PagedRows, outputs: list[torch.Tensor], shape: AttentionShape, *, codes_in_tiles: bool = False
+    paged: PagedRows, outputs: list[torch.Tensor], shape: AttentionShape, *, by_codes: bool = False
 ) -> None:
-    """`codes_in_tiles`: short queries are rounded to codes, as keys are, and weights to bytes."""
+    """`by_codes`: short queries are rounded to codes, as keys are, and weights to bytes."""
     for tokens, output in zip(paged.rows, outputs, strict=True):
         tolerance = max(TOLERANCE[output.dtype], OVER_CODES if paged.kv_dtype == torch.int8 else 0)
         kept = as_kept(tokens, paged.kv_dtype)
-        if codes_in_tiles:
+        if by_codes:
             tolerance = WITH_BYTES
-        if codes_in_tiles and shape.head_dim <= 64:
+        if by_codes and shape.head_dim <= 64:
             kept = replace(kept, query=rounded_to_codes(kept.query))
         expected = dense_attention(kept, shape)
         torch.testing.assert_close(output.double(), expected, rtol=tolerance, atol=tolerance)
