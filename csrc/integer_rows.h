@@ -53,8 +53,14 @@ struct GroupOfRow {
         group[2 * count + i] = minus_zero;
     }
     void put_units(int64_t first, const void* units, int num_units) const {
-        for (int u = 0; u < num_units; ++u)
+        if (step == 1) std::memcpy(codes + first, units, num_units * sizeof(int32_t));
+        else for (int u = 0; u < num_units; ++u)
             std::memcpy(codes + (first + u) * step, static_cast<const int32_t*>(units) + u, sizeof(int32_t));
+    }
+    void next_group(int64_t group_size, int num_pieces) {
+        codes += group_size / UNIT * step;
+        group += IntegerRows::WORDS_OF_GROUP * count;
+        outliers += IntegerRows::WORDS_OF_PIECE * num_pieces * count;
     }
     void put_outlier(int64_t piece, int32_t unit_of_codes, int32_t unit) const {
         outliers[2 * piece * count + i] = unit_of_codes;
@@ -67,15 +73,22 @@ inline float scale_for(float outlier, float others) {
     return outlier > APART * others ? largest(others / MOST, outlier / (MOST * OUTLIER)) : outlier / MOST;
 }
 
+inline int32_t largest_of(const int32_t* tops, int num_pieces) {
+    if (num_pieces == 1) return *tops;
+    Ints most = {};
+    for (int piece = 0; piece < num_pieces; piece += LANES) most = max(most, load_units(tops + piece, num_pieces - piece));
+    return max_of(most);
+}
+
 // The largest of those of several pieces.
 inline float scale_for_all(const int32_t* tops, const int32_t* others, int num_pieces) {
     if (num_pieces == 1) return scale_for(of_bits(*tops), of_bits(*others));
-    Floats scale = {};
+    Floats most = {};  // of what MOST codes have to reach
     for (int piece = 0; piece < num_pieces; piece += LANES) {
         Floats top = (Floats)load_units(tops + piece, num_pieces - piece), rest = (Floats)load_units(others + piece, num_pieces - piece);
-        scale = max(scale, top > APART_OF_SEVERAL * rest ? max(rest / MOST, top / (MOST * OUTLIER)) : top / MOST);
+        most = max(most, top > APART_OF_SEVERAL * rest ? max(rest, top / OUTLIER) : top);
     }
-    return max_of(scale);
+    return max_of(most) / MOST;
 }
 
 template <int COUNT>
@@ -91,37 +104,72 @@ inline int place_of(const Ints (&v)[COUNT], int32_t value) {
     return 0;
 }
 
-// A piece whose largest magnitude has the bits `top`. The sum of its codes goes to `total`, and `num_outliers` counts the group's.
-template <typename T, int UNITS, bool LISTED>
-inline void quantize_piece(const T* from, int32_t top, float inverse, int64_t piece, const GroupOfRow& to, Ints& total, int& num_outliers) {
-    constexpr int COUNT = UNITS * UNIT / LANES;
-    int8_t codes[UNITS * UNIT];
+template <int COUNT>
+inline void store_codes(int8_t* to, const Ints (&whole)[COUNT]) {
+#if defined(__AVX2__)
+    if constexpr (COUNT == 4) {
+        // What does not fit is an outlier, whose code is put in its place later.
+        auto both = [&](int n) { return packed(whole[n], whole[n + 1]); };
+#if defined(__AVX512BW__)
+        store_quarters(to, _mm512_packs_epi16(both(0), both(2)));
+#else
+        store_quarters(to, _mm256_packs_epi16(both(0), both(2)));
+#endif
+        return;
+    }
+#endif
+    for (int n = 0; n < COUNT; ++n) {
+        QuarterBytes bytes = __builtin_convertvector(whole[n], QuarterBytes);
+        std::memcpy(to + n * LANES, &bytes, sizeof bytes);
+    }
+}
+
+// The codes of COUNT registers' values, of which the first is input `first` of the group. Their sum goes to `total`.
+template <int COUNT, bool LISTED, typename T>
+inline void quantize_values(const T* from, float inverse, int64_t first, const GroupOfRow& to, Ints& total) {
     Ints whole[COUNT];
     for (int n = 0; n < COUNT; ++n) {
         whole[n] = to_nearest(load(from + n * LANES) * inverse);
         total += whole[n];
-        QuarterBytes bytes = __builtin_convertvector(whole[n], QuarterBytes);
-        if constexpr (LISTED) std::memcpy(to.codes + piece * UNITS + n * LANES / UNIT, &bytes, sizeof bytes);  // units side by side
-        else std::memcpy(codes + n * LANES, &bytes, sizeof bytes);
     }
-    if constexpr (!LISTED) to.put_units(piece * UNITS, codes, UNITS);
-    if (of_bits(top) * inverse < MOST + 0.5f) {
-        if constexpr (!LISTED) to.put_outlier(piece, 0, 0);
-        return;
+    if constexpr (LISTED) {  // units side by side
+        store_codes(reinterpret_cast<int8_t*>(to.codes) + first, whole);
+    } else {
+        int8_t codes[COUNT * LANES];
+        store_codes(codes, whole);
+        to.put_units(first / UNIT, codes, COUNT * LANES / UNIT);
     }
-    Ints size[COUNT];
-    for (int n = 0; n < COUNT; ++n) size[n] = magnitude_bits(load(from + n * LANES));
+}
+
+// Bits of those of up to LANES pieces that have an outlier, whose largest magnitudes are in `tops`.
+inline uint32_t pieces_with_outliers(const int32_t* tops, int count, float inverse) {
+    if (count == 1) return of_bits(*tops) * inverse < MOST + 0.5f ? 0 : 1;
+    Ints none = (Floats)load_units(tops, count) * inverse < MOST + 0.5f;
+#if defined(__AVX512F__)
+    return static_cast<uint16_t>(~_mm512_movepi32_mask((__m512i)none));
+#elif defined(__AVX2__)
+    return ~_mm256_movemask_ps((__m256)none) & 0xff;
+#else
+    uint32_t found = 0;
+    for (int lane = 0; lane < LANES; ++lane) found |= none[lane] ? 0u : 1u << lane;
+    return found;
+#endif
+}
+
+// The outlier of a piece whose largest magnitude has the bits `top`: it is the group's `index`th.
+template <int UNITS, bool LISTED, typename T>
+inline void put_outlier(const T* from, int32_t top, float inverse, int64_t piece, int index, const GroupOfRow& to) {
+    Ints size[UNITS * UNIT / LANES];
+    for (int n = 0; n < UNITS * UNIT / LANES; ++n) size[n] = magnitude_bits(load(from + n * LANES));
     int place = place_of(size, top), unit = place / UNIT, shift = place % UNIT * 8;
-    int32_t code, units[UNITS * UNIT];
-    std::memcpy(units, whole, sizeof units);
-    int32_t second = (units[place] + OUTLIER / 2) >> 7;
+    int32_t whole = to_nearest(load(from + place / LANES * LANES) * inverse)[place % LANES];
+    int32_t second = (whole + OUTLIER / 2) >> 7;
     auto& word = to.codes[(piece * UNITS + unit) * to.step];
-    code = (units[place] - second * OUTLIER) & 0xff;
+    int32_t code = (whole - second * OUTLIER) & 0xff;
     word = static_cast<int32_t>((static_cast<uint32_t>(word) & ~(0xffu << shift)) | static_cast<uint32_t>(code) << shift);
     int32_t unit_of_codes = static_cast<int32_t>(static_cast<uint32_t>(second & 0xff) << shift);
-    if constexpr (LISTED) to.put_outlier(num_outliers, unit_of_codes, static_cast<int32_t>(piece) * UNITS + unit);
+    if constexpr (LISTED) to.put_outlier(index, unit_of_codes, static_cast<int32_t>(piece) * UNITS + unit);
     else to.put_outlier(piece, unit_of_codes, unit);
-    ++num_outliers;
 }
 
 // The largest magnitudes of a piece, lane by lane, and the second ones.
@@ -156,45 +204,141 @@ inline void two_largest_of_pieces(const T* from, int num_pieces, int32_t* tops, 
     }
 }
 
+// Half a piece of bfloat16, whose magnitudes have the order of their bits.
+typedef int16_t HalfPiece __attribute__((vector_size(32)));
+
+template <int STEP, std::size_t... LANE>
+inline HalfPiece swapped(HalfPiece v, std::index_sequence<LANE...>) { return __builtin_shufflevector(v, v, (LANE ^ STEP)...); }
+
+// Lanes of `more` where the number has the bit STEP.
+template <int STEP, std::size_t... LANE>
+inline HalfPiece blended(HalfPiece v, HalfPiece more, std::index_sequence<LANE...>) {
+    return __builtin_shufflevector(v, more, ((LANE & STEP) ? 16 + LANE : LANE)...);
+}
+
+inline void keep_two_largest(HalfPiece& most, HalfPiece& second, HalfPiece more, HalfPiece more_second) {
+    HalfPiece less = most < more ? most : more;
+    second = second > more_second ? second : more_second;
+    second = second > less ? second : less;
+    most = most > more ? most : more;
+}
+
+// Of N pieces, a power of two, lane by lane to those of piece i in the lanes that are i modulo N, in place 0.
+template <int N, int STEP = 1>
+inline void merge_pieces(HalfPiece (&most)[N], HalfPiece (&second)[N]) {
+    constexpr auto LANES_OF_HALF = std::make_index_sequence<16>();
+    if constexpr (STEP < N) {
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i += 2 * STEP) {
+            HalfPiece more = swapped<STEP>(blended<STEP>(most[i + STEP], most[i], LANES_OF_HALF), LANES_OF_HALF);
+            HalfPiece more_second = swapped<STEP>(blended<STEP>(second[i + STEP], second[i], LANES_OF_HALF), LANES_OF_HALF);
+            most[i] = blended<STEP>(most[i], most[i + STEP], LANES_OF_HALF);
+            second[i] = blended<STEP>(second[i], second[i + STEP], LANES_OF_HALF);
+            keep_two_largest(most[i], second[i], more, more_second);
+        }
+    } else {
+        keep_two_largest(most[0], second[0], swapped<STEP>(most[0], LANES_OF_HALF), swapped<STEP>(second[0], LANES_OF_HALF));
+    }
+    if constexpr (STEP < 8) merge_pieces<N, 2 * STEP>(most, second);
+}
+
+// Of up to N pieces of bfloat16. There is room for those of N.
+template <int N>
+inline void two_largest_of_bfloat16(const BFloat16* from, int count, int32_t* tops, int32_t* others) {
+    typedef int32_t Bits __attribute__((vector_size(64)));
+    HalfPiece most[N], second[N];
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i) {
+        HalfPiece halves[2] = {};
+        if (i < count) std::memcpy(halves, from + i * 32, sizeof halves);
+        halves[0] &= 0x7fff, halves[1] &= 0x7fff;
+        most[i] = halves[0] > halves[1] ? halves[0] : halves[1];
+        second[i] = halves[0] > halves[1] ? halves[1] : halves[0];
+    }
+    merge_pieces(most, second);
+    Bits top = __builtin_convertvector(most[0], Bits) << 16, other = __builtin_convertvector(second[0], Bits) << 16;
+    std::memcpy(tops, &top, sizeof(int32_t) * N);
+    std::memcpy(others, &other, sizeof(int32_t) * N);
+}
+
+#if defined(__AVX512BW__)
+template <>
+inline void two_largest_of_pieces<8>(const BFloat16* from, int num_pieces, int32_t* tops, int32_t* others) {
+    constexpr int MANY = 16, FEW = 4;
+    int piece = 0;
+    for (; piece + MANY <= num_pieces; piece += MANY) two_largest_of_bfloat16<MANY>(from + piece * 32, MANY, tops + piece, others + piece);
+    for (; piece < num_pieces; piece += FEW)
+        two_largest_of_bfloat16<FEW>(from + piece * 32, num_pieces - piece < FEW ? num_pieces - piece : FEW, tops + piece, others + piece);
+}
+
+#endif
 // One group of one row, its pieces' largest magnitudes known. A value that is not finite makes the scale one that is not, and with it
 // the row's results.
 template <typename T, int UNITS, bool LISTED>
 inline void quantize(const T* from, int32_t* tops, const int32_t* others, int num_pieces, int zero, const GroupOfRow& to) {
-    constexpr int PIECE = UNITS * UNIT;
+    constexpr int PIECE = UNITS * UNIT, AT_ONCE = 4;
     constexpr int32_t INFINITE = 0x7f800000;
-    static const T zeros[PIECE] = {};  // no number is no code
+    int64_t num_values = static_cast<int64_t>(num_pieces) * PIECE, first = 0;
     float scale = scale_for_all(tops, others, num_pieces);
-    int32_t most = 0;
-    for (int piece = 0; piece < num_pieces; ++piece) most = largest(most, tops[piece]);
-    bool is_finite = most < INFINITE;
-    if (!is_finite) {
+    bool is_finite = largest_of(tops, num_pieces) < INFINITE;
+    float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;  // below, it would overflow
+    Ints total = {};
+    if (is_finite) {
+        for (; first + AT_ONCE * LANES <= num_values; first += AT_ONCE * LANES) quantize_values<AT_ONCE, LISTED>(from + first, inverse, first, to, total);
+        at_once<AT_ONCE - 1>(first, (num_values - first) / LANES, [&](int64_t, auto N) {
+            if constexpr (N > 0) quantize_values<N, LISTED>(from + first, inverse, first, to, total);
+        });
+    } else {
+        static const T zeros[LANES] = {};  // no number is no code
+        for (; first < num_values; first += LANES) quantize_values<1, LISTED>(zeros, 0.0f, first, to, total);
         std::memset(tops, 0, sizeof tops[0] * num_pieces);
         scale = of_bits(INFINITE) * 0.0f;
     }
-    float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;  // below, it would overflow
-    Ints total = {};
+    if constexpr (!LISTED)
+        for (int piece = 0; piece < num_pieces; ++piece) to.put_outlier(piece, 0, 0);
     int num_outliers = 0;
-    for (int piece = 0; piece < num_pieces; ++piece)
-        quantize_piece<T, UNITS, LISTED>(is_finite ? from + piece * PIECE : zeros, tops[piece], inverse, piece, to, total, num_outliers);
+    for (int group = 0; group < num_pieces; group += LANES)
+        for (uint32_t left = pieces_with_outliers(tops + group, num_pieces - group, inverse); left; left &= left - 1) {
+            int piece = group + __builtin_ctz(left);
+            put_outlier<UNITS, LISTED>(from + piece * PIECE, tops[piece], inverse, piece, num_outliers++, to);
+        }
     int32_t sum = sum_of(total);
     if (LISTED && num_outliers < num_pieces) to.put_outlier(num_outliers, 0, 0);
     to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
 }
 
+// Groups of a row that are looked at together: MAX_PIECES are enough for them, and where rows are few each member has some.
+struct Runs {
+    int64_t groups, count;
+
+    Runs(const IntegerRows& x, const Team& team) : groups(MAX_PIECES / x.num_pieces) {
+        if (int64_t share = (x.num_groups + team.size - 1) / team.size; x.num_rows < team.size && share < groups) groups = share;
+        count = (x.num_groups + groups - 1) / groups;
+    }
+    int groups_of(const IntegerRows& x, int64_t run) const {
+        return static_cast<int>(x.num_groups - run * groups < groups ? x.num_groups - run * groups : groups);
+    }
+};
+
 // All rows, side by side as many as are multiplied at one time: ROWS, then what is left.
 template <typename T, int UNITS, int ROWS>
 void quantize_rows(const LinearRows& rows, int zero, const IntegerRows& x, const Team& team) {
-    int64_t group_size = x.num_inputs / x.num_groups, num_pieces = x.num_pieces;
-    share(team, x.num_rows * x.num_groups, [&](int64_t item) {
-        int64_t row = item / x.num_groups, group = item % x.num_groups, first = row / ROWS * ROWS;
+    int64_t group_size = x.num_inputs / x.num_groups;
+    int num_pieces = static_cast<int>(x.num_pieces);
+    Runs runs(x, team);
+    share(team, x.num_rows * runs.count, [&](int64_t item) {
+        int64_t row = item / runs.count, group = item % runs.count * runs.groups, first = row / ROWS * ROWS;
+        int num_groups = runs.groups_of(x, item % runs.count), i = static_cast<int>(row - first);
         int count = static_cast<int>(x.num_rows - first < ROWS ? x.num_rows - first : ROWS);
-        int i = static_cast<int>(row - first);
         GroupOfRow to{x.codes(first) + group * group_size / UNIT * count + i, x.groups(first) + group * IntegerRows::WORDS_OF_GROUP * count,
                       x.outliers(first) + group * num_pieces * IntegerRows::WORDS_OF_PIECE * count, count, i, count};
         const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride + group * group_size;
         int32_t tops[MAX_PIECES], others[MAX_PIECES];
-        two_largest_of_pieces<UNITS>(from, static_cast<int>(num_pieces), tops, others);
-        quantize<T, UNITS, false>(from, tops, others, static_cast<int>(num_pieces), zero, to);
+        two_largest_of_pieces<UNITS>(from, num_groups * num_pieces, tops, others);
+        for (int g = 0; g < num_groups; ++g) {
+            quantize<T, UNITS, false>(from + g * group_size, tops + g * num_pieces, others + g * num_pieces, num_pieces, zero, to);
+            to.next_group(group_size, num_pieces);
+        }
     });
 }
 

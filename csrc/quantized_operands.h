@@ -79,16 +79,15 @@ private:
     std::vector<Line> lines_;
 };
 
-// Row-major codes; groups and outliers of TILE_ROWS rows side by side for each tile of rows, which need not be full. As many groups
-// at a time as have MAX_PIECES pieces.
+// Row-major codes; groups and outliers of TILE_ROWS rows side by side for each tile of rows, which need not be full.
 template <typename T>
 void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
     int num_pieces = static_cast<int>(x.num_pieces);
-    int64_t group_size = x.num_inputs / x.num_groups, most = MAX_PIECES / num_pieces, num_runs = (x.num_groups + most - 1) / most;
-    share(team, x.num_rows * num_runs, [&](int64_t item) {
-        int64_t first = item % num_runs * most, tile = item / num_runs / TILE_ROWS;
-        int i = static_cast<int>(item / num_runs % TILE_ROWS);
-        int num_groups = static_cast<int>(x.num_groups - first < most ? x.num_groups - first : most);
+    int64_t group_size = x.num_inputs / x.num_groups;
+    Runs runs(x, team);
+    share(team, x.num_rows * runs.count, [&](int64_t item) {
+        int64_t first = item % runs.count * runs.groups, tile = item / runs.count / TILE_ROWS;
+        int num_groups = runs.groups_of(x, item % runs.count), i = static_cast<int>(item / runs.count % TILE_ROWS);
         int64_t row = tile * shape.rows + i;
         bool is_row = i < shape.rows && row < rows.num_rows;
         const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride + first * group_size;
@@ -104,9 +103,7 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
                 to.put_scale(0.0f, 0.0f, 0);
                 to.put_outlier(0, 0, 0);
             }
-            to.codes += group_size / UNIT;
-            to.group += IntegerRows::WORDS_OF_GROUP * TILE_ROWS;
-            to.outliers += num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS;
+            to.next_group(group_size, num_pieces);
         }
     });
 }

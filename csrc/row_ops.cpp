@@ -25,51 +25,46 @@ void with_type(bool bfloat16, Function&& function) {
 template <typename T, typename Function, typename... Inputs>
 void map_values(const Team& team, int64_t num_tokens, int64_t width, Vectors y, Function&& function, Inputs... inputs) {
     share(team, num_tokens, [&](int64_t token) {
-        for (int64_t k = 0; k < width; k += LANES) {
-            int count = static_cast<int>(width - k);
-            store_part(at<T>(y, token) + k, function(load_part(at<T>(inputs, token) + k, count)...), count);
-        }
+        for_vectors(width, [&, to = at<T>(y, token), ... from = at<T>(inputs, token)](int64_t k, auto count) {
+            store_part(to + k, function(load_part(from + k, count)...), count);
+        });
     });
+}
+
+// The first `count` lanes; the rest become zeros.
+inline Floats first_lanes(Floats v, int count) { return lane_numbers() < count ? v : Floats{}; }
+
+// The sum of function(v) over a row's vectors. Several sums side by side: one would wait for each addition.
+template <typename T, typename Function>
+inline float sum_over(const T* x, int64_t width, Function&& function) {
+    constexpr int SUMS = 4;
+    Floats sums[SUMS] = {};
+    int64_t k = 0;
+    for (; k + SUMS * LANES <= width; k += SUMS * LANES)
+        for (int i = 0; i < SUMS; ++i) sums[i] += function(load(x + k + i * LANES));
+    for_vectors(width - k, [&](int64_t rest, auto count) { sums[0] += first_lanes(function(load_part(x + k + rest, count)), count); });
+    return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 template <typename T>
 void rms_norm_row(const T* x, const T* weight, const T*, T* y, int64_t width, float eps) {
-    Floats squares = {};
-    for (int64_t k = 0; k < width; k += LANES) {
-        Floats v = load_part(x + k, static_cast<int>(width - k));
-        squares += v * v;
-    }
-    float scale = 1.0f / std::sqrt(sum_of(squares) / static_cast<float>(width) + eps);
-    for (int64_t k = 0; k < width; k += LANES) {
-        int count = static_cast<int>(width - k);
+    float squares = sum_over(x, width, [](Floats v) { return v * v; });
+    float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+    for_vectors(width, [&](int64_t k, auto count) {
         store_part(y + k, load_part(x + k, count) * scale * load_part(weight + k, count), count);
-    }
-}
-
-// The first `count` lanes; the rest become zeros.
-inline Floats first_lanes(Floats v, int count) {
-    Ints lane;
-    for (int i = 0; i < LANES; ++i) lane[i] = i;
-    return lane < count ? v : Floats{};
+    });
 }
 
 // Squares are of what is left without the mean: a mean of squares less a squared mean would lose all digits where the mean is large.
 template <typename T>
 void layer_norm_row(const T* x, const T* weight, const T* bias, T* y, int64_t width, float eps) {
-    Floats sums = {}, squares = {};
-    for (int64_t k = 0; k < width; k += LANES) sums += load_part(x + k, static_cast<int>(width - k));
-    float mean = sum_of(sums) / static_cast<float>(width);
-    for (int64_t k = 0; k < width; k += LANES) {
-        int count = static_cast<int>(width - k);
-        Floats centred = first_lanes(load_part(x + k, count) - mean, count);
-        squares += centred * centred;
-    }
-    float scale = 1.0f / std::sqrt(sum_of(squares) / static_cast<float>(width) + eps);
-    for (int64_t k = 0; k < width; k += LANES) {
-        int count = static_cast<int>(width - k);
+    float mean = sum_over(x, width, [](Floats v) { return v; }) / static_cast<float>(width);
+    float squares = sum_over(x, width, [&](Floats v) { return (v - mean) * (v - mean); });
+    float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+    for_vectors(width, [&](int64_t k, auto count) {
         Floats v = (load_part(x + k, count) - mean) * scale * load_part(weight + k, count);
         store_part(y + k, bias ? v + load_part(bias + k, count) : v, count);
-    }
+    });
 }
 
 template <typename T, typename Row>
@@ -89,13 +84,12 @@ void rotate(const RopeCall& call, const Team& team) {
         const T* sin = static_cast<const T*>(call.sin) + token * call.half;
         for (int64_t head = 0; head < call.num_heads; ++head) {
             T* x = at<T>(call.x, token, head);
-            for (int64_t k = 0; k < call.half; k += LANES) {
-                int count = static_cast<int>(call.half - k);
+            for_vectors(call.half, [&](int64_t k, auto count) {
                 Floats first = load_part(x + k, count), second = load_part(x + call.half + k, count);
                 Floats c = load_part(cos + k, count), s = load_part(sin + k, count);
                 store_part(x + k, first * c - second * s, count);
                 store_part(x + call.half + k, second * c + first * s, count);
-            }
+            });
         }
     });
 }

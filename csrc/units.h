@@ -14,9 +14,16 @@ inline Ints load_units(const void* from) {
 // The first `count` lanes; the rest are zeros.
 inline Ints load_units(const void* from, int count) {
     if (count >= LANES) return load_units(from);
-    int32_t padded[LANES] = {};
-    std::memcpy(padded, from, sizeof(int32_t) * count);
-    return load_units(padded);
+#if defined(__AVX512F__)
+    return (Ints)_mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << count) - 1), from);
+#elif defined(__AVX2__)
+    return (Ints)_mm256_maskload_epi32(static_cast<const int*>(from), (__m256i)(lane_numbers() < count));
+#else
+    Ints v = {};
+    for (int i = 0; i < LANES; ++i)
+        if (i < count) std::memcpy(reinterpret_cast<int32_t*>(&v) + i, static_cast<const int32_t*>(from) + i, sizeof(int32_t));
+    return v;
+#endif
 }
 
 struct Float32 {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "team.h"
@@ -108,15 +109,31 @@ inline void store(int8_t* to, Floats v) {
     std::memcpy(to, &bytes, sizeof bytes);
 }
 
-// Of numbers up to 255, those of four registers.
-inline void store(uint8_t* to, Floats a, Floats b, Floats c, Floats d) {
+// Whole numbers of two registers in one, quarter by quarter; and where four have become bytes in this way, these in their order.
 #if defined(__AVX512BW__)
-    // Two registers at a time, whose quarters are then side by side.
-    auto both = [](Floats first, Floats second) { return _mm512_packs_epi32((__m512i)to_nearest(first), (__m512i)to_nearest(second)); };
-    __m512i quarters = _mm512_packus_epi16(both(a, b), both(c, d));
+inline __m512i packed(Ints first, Ints second) { return _mm512_packs_epi32((__m512i)first, (__m512i)second); }
+
+template <typename Byte>
+inline void store_quarters(Byte* to, __m512i quarters) {
     const __m512i ORDER = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m512i bytes = _mm512_maskz_permutexvar_epi32(0xffff, ORDER, quarters);
     std::memcpy(to, &bytes, sizeof bytes);
+}
+#elif defined(__AVX2__)
+inline __m256i packed(Ints first, Ints second) { return _mm256_packs_epi32((__m256i)first, (__m256i)second); }
+
+template <typename Byte>
+inline void store_quarters(Byte* to, __m256i quarters) {
+    __m256i bytes = _mm256_permutevar8x32_epi32(quarters, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    std::memcpy(to, &bytes, sizeof bytes);
+}
+#endif
+
+// Of numbers up to 255, those of four registers.
+inline void store(uint8_t* to, Floats a, Floats b, Floats c, Floats d) {
+#if defined(__AVX512BW__)
+    auto both = [](Floats first, Floats second) { return packed(to_nearest(first), to_nearest(second)); };
+    store_quarters(to, _mm512_packus_epi16(both(a, b), both(c, d)));
 #else
     for (Floats v : {a, b, c, d}) {
         UnsignedQuarterBytes bytes = __builtin_convertvector(to_nearest(v), UnsignedQuarterBytes);
@@ -128,7 +145,7 @@ inline void store(uint8_t* to, Floats a, Floats b, Floats c, Floats d) {
 
 // `count` values or a whole vector, whichever is less; the rest are zeros.
 template <typename T>
-Floats load_part(const T* from, int count) {
+inline Floats load_part(const T* from, int count) {
     if (count >= LANES) return load(from);
     T padded[LANES] = {};
     for (int i = 0; i < count; ++i) padded[i] = from[i];
@@ -136,11 +153,19 @@ Floats load_part(const T* from, int count) {
 }
 
 template <typename T>
-void store_part(T* to, Floats v, int count) {
+inline void store_part(T* to, Floats v, int count) {
     if (count >= LANES) return store(to, v);
     T padded[LANES];
     store(padded, v);
     for (int i = 0; i < count; ++i) to[i] = padded[i];
+}
+
+// function(k, count) for the vectors of `width` values from k on. `count` is a constant but for the last ones, where it is less.
+template <typename Function>
+inline void for_vectors(int64_t width, Function&& function) {
+    int64_t k = 0;
+    for (; k + LANES <= width; k += LANES) function(k, std::integral_constant<int, LANES>());
+    if (k < width) function(k, static_cast<int>(width - k));
 }
 
 // As it would be stored and read again.
@@ -172,10 +197,30 @@ inline Vector rotated(Vector v, std::index_sequence<LANE...>) {
     return __builtin_shufflevector(v, v, ((LANE + STEP) % LANES)...);
 }
 
-template <int STEP = LANES / 2, typename Vector>
+template <std::size_t FIRST, typename Vector, std::size_t... LANE>
+inline auto lanes_from(Vector v, std::index_sequence<LANE...>) { return __builtin_shufflevector(v, v, (FIRST + LANE)...); }
+
+// What `both` makes of all lanes: of the halves, of what that makes, and so on. Narrow vectors are folded sooner than wide ones.
+template <int COUNT = LANES, typename Vector, typename Both>
+inline auto folded(Vector v, Both&& both) {
+    if constexpr (COUNT == 1) {
+        return v[0];
+    } else if constexpr (COUNT > 4) {
+        constexpr auto HALF = std::make_index_sequence<COUNT / 2>();
+        return folded<COUNT / 2>(both(lanes_from<0>(v, HALF), lanes_from<COUNT / 2>(v, HALF)), both);
+    } else {
+        return folded<COUNT / 2>(both(v, __builtin_shufflevector(v, v, COUNT / 2, (1 + COUNT / 2) % 4, (2 + COUNT / 2) % 4, (3 + COUNT / 2) % 4)), both);
+    }
+}
+
+template <typename Vector>
 inline auto max_of(Vector v) {
-    if constexpr (STEP == 0) return v[0];
-    else return max_of<STEP / 2>(max(v, rotated<STEP>(v, std::make_index_sequence<LANES>())));
+    return folded(v, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+template <typename Vector>
+inline auto sum_of(Vector v) {
+    return folded(v, [](auto a, auto b) { return a + b; });
 }
 
 // As integers the bits of magnitudes have the numbers' order, and those of a NaN are the largest.
@@ -246,12 +291,6 @@ inline Vector max_of_each(Vector (&v)[LANES]) {
         for (int i = 0; i < LANES; i += 2 * STEP) v[i] = merge_largest<STEP>(v[i], v[i + STEP], std::make_index_sequence<LANES>());
         return max_of_each<2 * STEP>(v);
     }
-}
-
-template <int STEP = LANES / 2, typename Vector>
-inline auto sum_of(Vector v) {
-    if constexpr (STEP == 0) return v[0];
-    else return sum_of<STEP / 2>(v + rotated<STEP>(v, std::make_index_sequence<LANES>()));
 }
 
 // e^x for x <= 0: 2^n e^r with |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7. Below the smallest normal number: 0.
