@@ -192,11 +192,6 @@ T largest(T a, T b) {
     return a > b ? a : b;
 }
 
-template <int STEP, typename Vector, std::size_t... LANE>
-inline Vector rotated(Vector v, std::index_sequence<LANE...>) {
-    return __builtin_shufflevector(v, v, ((LANE + STEP) % LANES)...);
-}
-
 template <std::size_t FIRST, typename Vector, std::size_t... LANE>
 inline auto lanes_from(Vector v, std::index_sequence<LANE...>) { return __builtin_shufflevector(v, v, (FIRST + LANE)...); }
 
@@ -238,42 +233,6 @@ inline float largest_magnitude(const T* from, int count) {
     Ints most = {};
     for (int i = 0; i < count; i += LANES) most = max(most, magnitude_bits(load_part(from + i, count - i)));
     return of_bits(max_of(most));
-}
-
-struct TwoLargest {
-    int32_t first, second;
-};
-
-// Of all lanes of both; no lane of `second` is larger than that of `first`.
-template <int STEP = LANES / 2>
-inline TwoLargest two_largest(Ints first, Ints second) {
-    if constexpr (STEP == 0) return {first[0], second[0]};
-    else {
-        Ints other = rotated<STEP>(first, std::make_index_sequence<LANES>());
-        second = max(max(second, rotated<STEP>(second, std::make_index_sequence<LANES>())), min(first, other));
-        return two_largest<STEP / 2>(max(first, other), second);
-    }
-}
-
-template <int STEP, std::size_t... LANE>
-inline void merge_two_largest(Ints& first, Ints& second, Ints more, Ints more_second, std::index_sequence<LANE...>) {
-    Ints a = __builtin_shufflevector(first, more, ((LANE & STEP) ? LANES + LANE : LANE)...);
-    Ints b = __builtin_shufflevector(first, more, ((LANE & STEP) ? LANES + (LANE ^ STEP) : LANE ^ STEP)...);
-    Ints c = __builtin_shufflevector(second, more_second, ((LANE & STEP) ? LANES + LANE : LANE)...);
-    Ints d = __builtin_shufflevector(second, more_second, ((LANE & STEP) ? LANES + (LANE ^ STEP) : LANE ^ STEP)...);
-    first = max(a, b);
-    second = max(max(c, d), min(a, b));
-}
-
-// The same of each of LANES pairs of registers: to the lanes of the first pair. Half as many pairs each time hold twice as many's.
-template <int STEP = 1>
-inline void two_largest_of_each(Ints (&first)[LANES], Ints (&second)[LANES]) {
-    if constexpr (STEP < LANES) {
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i += 2 * STEP)
-            merge_two_largest<STEP>(first[i], second[i], first[i + STEP], second[i + STEP], std::make_index_sequence<LANES>());
-        two_largest_of_each<2 * STEP>(first, second);
-    }
 }
 
 // The largest of each of LANES registers' lanes, in the lanes of one.
