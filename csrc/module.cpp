@@ -151,7 +151,7 @@ void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& 
 }
 
 void run(Program& program, int num_threads, std::optional<std::pair<int64_t, int64_t>> counts) {
-    program.run(num_threads, counts ? std::optional(Counts{counts->first, counts->second}) : std::nullopt);
+    program.run(num_threads, counts ? std::optional(Counts{counts->first, counts->second, program.num_rows()}) : std::nullopt);
 }
 
 // What a second thread is worth: waking it takes as long as some thousand values.
@@ -365,9 +365,9 @@ void most_likely_of(Program* program, const std::string& isa, uintptr_t logits, 
     submit(program, 1, set_named(isa).most_likely_of, call);
 }
 
-void gather(Program* program, const std::string& isa, uintptr_t table, uintptr_t indices, uintptr_t y, int64_t num_tokens,
+void gather(Program* program, const std::string& isa, uintptr_t table, int64_t stride, uintptr_t indices, uintptr_t y, int64_t num_tokens,
             int64_t width, bool bfloat16, int num_threads) {
-    GatherCall call{at<void>(table), at<int64_t>(indices), at<void>(y), num_tokens, width, bfloat16};
+    GatherCall call{at<void>(table), stride, at<int64_t>(indices), at<void>(y), num_tokens, width, bfloat16};
     submit(program, threads_for(num_tokens * width, num_threads), set_named(isa).gather, call);
 }
 
@@ -389,7 +389,7 @@ bool pack_blocks_to_panels(const std::string& type, uintptr_t blocks, int64_t ro
 NB_MODULE(_native, module) {
     module.doc() = "Native CPU kernels; quire.kernels.native is their face.";
     nb::class_<Program>(module, "Program")
-        .def(nb::init<>())
+        .def(nb::init<int64_t>(), nb::arg("num_rows"))
         .def("run", &run, nb::arg("num_threads"), nb::arg("counts").none(), nb::call_guard<nb::gil_scoped_release>())
         .def("__len__", &Program::size);
     nb::enum_<Activation>(module, "Activation")
@@ -459,7 +459,7 @@ NB_MODULE(_native, module) {
                nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("num_threads"));
     module.def("add", &add, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("z"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
-    module.def("gather", &gather, nb::arg("program").none(), nb::arg("isa"), nb::arg("table"), nb::arg("indices"),
+    module.def("gather", &gather, nb::arg("program").none(), nb::arg("isa"), nb::arg("table"), nb::arg("stride"), nb::arg("indices"),
                nb::arg("y"), nb::arg("num_tokens"), nb::arg("width"), nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("scale", &scale, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("y"),
                nb::arg("num_tokens"), nb::arg("width"), nb::arg("factor"), nb::arg("bfloat16"), nb::arg("num_threads"));

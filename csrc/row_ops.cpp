@@ -97,7 +97,7 @@ void rotate(const RopeCall& call, const Team& team) {
 template <typename T>
 void gather_rows(const GatherCall& call, const Team& team) {
     share(team, call.num_tokens, [&](int64_t token) {
-        const T* from = static_cast<const T*>(call.table) + call.indices[token] * call.width;
+        const T* from = static_cast<const T*>(call.table) + call.indices[token] * call.stride;
         std::memcpy(static_cast<T*>(call.y) + token * call.width, from, call.width * sizeof(T));
     });
 }

@@ -65,6 +65,7 @@ struct ScaleCall {
 // Rows of a table [V, D] to y [T, D].
 struct GatherCall {
     const void* table;
+    int64_t stride;  // elements
     const int64_t* indices;  // [T]
     void* y;
     int64_t num_tokens, width;

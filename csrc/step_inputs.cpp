@@ -18,6 +18,7 @@ void StepInputs::fill(const std::vector<int64_t>& rows, const std::vector<int64_
         }
         context_lens[i] = end;
         query_starts[i + 1] = first += counts[i];
+        last_tokens[i] = first - 1;
     }
 }
 

@@ -20,9 +20,9 @@ struct StepInputs {
         std::vector<const int64_t*> blocks;
     };
 
-    int64_t *token_ids, *positions;  // [T]
-    int64_t* query_starts;           // [R + 1]
-    int64_t* context_lens;           // [R]
+    int64_t *token_ids, *positions;       // [T]
+    int64_t* query_starts;                // [R + 1]
+    int64_t *context_lens, *last_tokens;  // [R]
     std::vector<Group> groups;
     int64_t max_blocks, block_size;
     Tables tables{};

@@ -80,9 +80,13 @@ class PagedRows:
         self.cache = LayerKVCache(poison, poison.clone())
         self.num_computed = [0] * len(rows)
 
-    def step(self, num_tokens: dict[int, int]) -> dict[int, torch.Tensor]:
-        """Compute the next num_tokens[r] tokens of each row r, in the order given; the attention output of each."""
+    def step(self, num_tokens: dict[int, int], *, last_tokens: bool = False) -> dict[int, torch.Tensor]:
+        """Compute the next num_tokens[r] tokens of each row r, in the order given; the attention output of each, or of each
+        row's last one."""
         batch = self._batch(num_tokens)
+        if last_tokens:
+            last = torch.tensor(batch.query_starts[1:]) - 1
+            batch = batch.of_last_tokens(lambda x: x.index_select(0, last))
         spans = {r: slice(self.num_computed[r], self.num_computed[r] + n) for r, n in num_tokens.items()}
         query, key, value = (
             torch.cat([getattr(self.rows[r], name)[span] for r, span in spans.items()])
@@ -91,13 +95,14 @@ class PagedRows:
         output = self.backend.attend(query, key, value, self.cache, self.shape, batch)
         for r, n in num_tokens.items():
             self.num_computed[r] += n
-        return dict(zip(num_tokens, output.split(list(num_tokens.values())), strict=True))
+        counts = [1] * len(num_tokens) if last_tokens else list(num_tokens.values())
+        return dict(zip(num_tokens, output.split(counts), strict=True))
 
-    def run(self, steps: Sequence[dict[int, int]]) -> list[torch.Tensor]:
-        """All the steps; the output of each row over all of its tokens."""
+    def run(self, steps: Sequence[dict[int, int]], *, last_tokens: bool = False) -> list[torch.Tensor]:
+        """All the steps; the output of each row over all of its tokens, or the last one of each step."""
         parts: list[list[torch.Tensor]] = [[] for _ in self.rows]
         for num_tokens in steps:
-            for r, output in self.step(num_tokens).items():
+            for r, output in self.step(num_tokens, last_tokens=last_tokens).items():
                 parts[r].append(output)
         return [torch.cat(row_parts) for row_parts in parts]
 
@@ -130,6 +135,12 @@ class PagedRows:
         if self.shape.window is not None:
             first = max(0, self.num_computed[r] - self.shape.window + 1) // self.block_size
         return first, -(-(self.num_computed[r] + n) // self.block_size)
+
+
+def last_of_steps(outputs: Sequence[torch.Tensor], steps: Sequence[dict[int, int]]) -> list[torch.Tensor]:
+    """Of each row's output over all of its tokens, the last one of each step."""
+    places = [[step[r] for step in steps if r in step] for r in range(len(outputs))]
+    return [output[torch.tensor(counts).cumsum(0) - 1] for output, counts in zip(outputs, places, strict=True)]
 
 
 def as_kept(tokens: Tokens, kv_dtype: torch.dtype) -> Tokens:

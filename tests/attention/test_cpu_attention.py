@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.attention.paged_rows import PagedRows, Tokens, make_shape, make_tokens
+from tests.attention.paged_rows import PagedRows, Tokens, last_of_steps, make_shape, make_tokens
 from tests.attention.test_torch_attention import SHAPES, assert_dense, assert_nan_stays_its_own, schedules
 from tests.kernels.guarded import guarded_outputs
 
@@ -70,7 +70,11 @@ def test_mixed_steps(schedule, shape, dtype, kv_dtype, block_size, instruction_s
     rows = [make_tokens(shape, length, seed=r, dtype=dtype) for r, length in enumerate(lengths)]
     paged = PagedRows(backend(instruction_set), shape, rows, block_size=block_size, kv_dtype=kv_dtype)
     by_codes = meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype)
-    assert_dense(paged, paged.run(steps), shape, by_codes=by_codes)
+    outputs = paged.run(steps)
+    assert_dense(paged, outputs, shape, by_codes=by_codes)
+    again = PagedRows(backend(instruction_set), shape, rows, block_size=block_size, kv_dtype=kv_dtype)
+    for found, expected in zip(again.run(steps, last_tokens=True), last_of_steps(outputs, steps), strict=True):
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.attention.paged_rows import PagedRows, dense_attention, make_shape, make_tokens
+from tests.attention.paged_rows import PagedRows, dense_attention, last_of_steps, make_shape, make_tokens
 
 from quire.attention.reference import ReferenceBackend
 
@@ -52,6 +52,9 @@ def test_bits_do_not_depend_on_the_schedule(schedule, shape, block_size, seed) -
     for r, row in enumerate(rows):
         alone = PagedRows(ReferenceBackend(), shape, [row], block_size=16).run([{0: len(row)}])[0]
         assert torch.equal(scheduled[r], alone), r
+    again = PagedRows(ReferenceBackend(), shape, rows, block_size=block_size).run(steps, last_tokens=True)
+    for found, expected in zip(again, last_of_steps(scheduled, steps), strict=True):
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -8,7 +8,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.attention.paged_rows import PagedRows, as_kept, dense_attention, make_shape, make_tokens, rounded_to_codes
+from tests.attention.paged_rows import (
+    PagedRows,
+    as_kept,
+    dense_attention,
+    last_of_steps,
+    make_shape,
+    make_tokens,
+    rounded_to_codes,
+)
 
 from quire.attention import torch_work
 from quire.attention.backend import AttentionBackend, AttentionShape
@@ -67,7 +75,11 @@ def test_mixed_steps(schedule, shape, dtype, block_size) -> None:  # type: ignor
     lengths, steps = schedule
     rows = [make_tokens(shape, length, seed=r, dtype=dtype) for r, length in enumerate(lengths)]
     paged = PagedRows(TorchBackend(), shape, rows, block_size=block_size)
-    assert_dense(paged, paged.run(steps), shape)
+    outputs = paged.run(steps)
+    assert_dense(paged, outputs, shape)
+    again = PagedRows(TorchBackend(), shape, rows, block_size=block_size).run(steps, last_tokens=True)
+    for found, expected in zip(again, last_of_steps(outputs, steps), strict=True):
+        torch.testing.assert_close(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("window", [None, 100, 600])

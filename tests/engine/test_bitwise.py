@@ -184,7 +184,7 @@ def test_layer_norm_ungated_activations_and_learned_positions(
                 assert among(llm, params, num_neighbours, position) == expected, (change, num_neighbours)
             programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
             assert programs._decodes is not None, "its steps were not recorded"
-            assert programs._chunks is not None
+            assert programs._last_tokens is not None
 
 
 @pytest.mark.nightly

@@ -47,7 +47,7 @@ def run(model: str, **config: Any) -> list[Any]:
         found = answers(llm.generate(PROMPTS, PARAMS, use_tqdm=False))  # type: ignore[arg-type]
         programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
         assert (programs is None) is config.get("enforce_eager", False)
-        assert programs is None or (programs._decodes is not None and programs._chunks is not None)
+        assert programs is None or (programs._decodes is not None and programs._last_tokens is not None)
         return found
 
 

@@ -95,14 +95,16 @@ def test_inputs_are_gathered_from_the_tables(
     def poisoned(*shape: int) -> Array:
         return Array(np.full(shape, -7), DType.INT64)
 
-    token_ids, positions, query_starts, context_lens = poisoned(room), poisoned(room), poisoned(7), poisoned(6)
+    token_ids, positions, query_starts = poisoned(room), poisoned(room), poisoned(7)
+    context_lens, last_tokens = poisoned(6), poisoned(6)
     groups = [(poisoned(6, max_blocks), poisoned(room)) for _ in tables]
-    inputs = StepInputs(token_ids, positions, query_starts, context_lens, groups, block_size)
+    inputs = StepInputs(token_ids, positions, query_starts, context_lens, last_tokens, groups, block_size)
     inputs.fill(tokens, tables, rows, starts, counts)
     spans = [(row, range(start, start + count)) for row, start, count in zip(rows, starts, counts, strict=True)]
     assert token_ids.stored[:total].tolist() == [tokens[row, position] for row, span in spans for position in span]
     assert positions.stored[:total].tolist() == [position for _, span in spans for position in span]
     assert query_starts.stored[: num_rows + 1].tolist() == [0, *np.cumsum(counts)]
+    assert last_tokens.stored[:num_rows].tolist() == [end - 1 for end in np.cumsum(counts)]
     assert context_lens.stored[:num_rows].tolist() == [span.stop for _, span in spans]
     for (block_tables, slots), table in zip(groups, tables, strict=True):
         for i, (row, span) in enumerate(spans):

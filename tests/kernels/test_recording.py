@@ -148,6 +148,29 @@ def test_memory_is_lent_again_only_after_the_threads_have_met() -> None:
         assert third.data_ptr() == address
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_what_is_recorded_for_as_many_tokens_as_rows_is_of_one_token_a_row(num_threads: int) -> None:
+    x, square, last = draw((64, 96)), make_square(), indices(*range(8))
+    recording = native.new_recording(Arena(), num_rows=8)
+    with recording:
+        every = mixed(x, square, 3)
+        hidden = mixed(every.view(64, 2, 48).index_select(0, last).flatten(1), square, 3)
+    threads = native.thread_count()
+    try:
+        native.use_num_threads(num_threads)
+        for places in ([0], [3, 11], [0, 5, 6, 7, 20, 33, 61, 63]):
+            num_tokens, num_rows = places[-1] + 1, len(places)
+            every.stored[:], hidden.stored[:] = np.nan, np.nan
+            last.stored[:num_rows] = places
+            native.run(recording, (num_tokens, num_rows))
+            assert equal(every[:num_tokens], mixed(x[:num_tokens], square, 3))
+            assert equal(hidden[:num_rows], mixed(every[np.array(places)], square, 3))
+            assert np.isnan(every.stored[num_tokens:]).all()
+            assert np.isnan(hidden.stored[num_rows:]).all()
+    finally:
+        native.use_num_threads(threads)
+
+
 def test_programs_that_run_in_turn_share_memory() -> None:
     arena, square = Arena(), make_square()
     x = draw((64, 96))

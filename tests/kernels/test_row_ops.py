@@ -192,6 +192,8 @@ def test_gather(num_tokens: int, num_rows: int, width: int, dtype: torch.dtype, 
     table = draw(num_rows, width, dtype=dtype)
     indices = torch.randint(num_rows, (num_tokens,), generator=torch.Generator().manual_seed(width))
     assert torch.equal(forced(instruction_set, lambda: native.gather(table, indices)), table[indices])
+    part = table[:, width // 3 :]
+    assert torch.equal(forced(instruction_set, lambda: native.gather(part, indices)), part[indices])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

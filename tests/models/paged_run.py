@@ -33,8 +33,11 @@ def all_logits(
     chunk_sizes: Sequence[int],
     dtype: torch.dtype = torch.float32,
     tensors: Tensors | None = None,
+    *,
+    last_tokens: bool = False,
 ) -> list[torch.Tensor]:
-    """float32 [len(row), V] for each row. Row r computes chunk_sizes[r] tokens a step until it is done.
+    """float32 [len(row), V] for each row, or of the last token of each of its chunks. Row r computes chunk_sizes[r] tokens a step
+    until it is done.
 
     `tensors`: of the model's kind; torch's unless given. Others are run in float32.
     """
@@ -49,11 +52,19 @@ def all_logits(
         live = [r for r, row in enumerate(rows) if starts[r] < len(row)]
         stops = {r: min(starts[r] + chunk_sizes[r], len(rows[r])) for r in live}
         batch = _batch(model, rows, tables, [(r, starts[r], stops[r]) for r in live], own)
+        if last_tokens:
+            batch.last_layer = _of_last_tokens(batch, own)
         logits = as_torch(model.logits(model.forward(batch, caches)))
+        query_starts = (batch.last_layer or batch).query_starts
         for i, r in enumerate(live):
-            found[r].append(logits[batch.query_starts[i] : batch.query_starts[i + 1]])
+            found[r].append(logits[query_starts[i] : query_starts[i + 1]])
             starts[r] = stops[r]
     return [torch.cat(parts) for parts in found]
+
+
+def _of_last_tokens(batch: ForwardBatch, own: Convert) -> ForwardBatch:
+    last = own(torch.tensor(batch.query_starts[1:]) - 1)
+    return batch.of_last_tokens(lambda x: x.index_select(0, last))
 
 
 def _scattered_tables(rows: Sequence[Sequence[int]]) -> torch.Tensor:

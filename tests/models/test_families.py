@@ -40,6 +40,21 @@ def test_logits_match_transformers(name: str, backend: str, tmp_path: Path) -> N
         torch.testing.assert_close(logits, oracle_logits(oracle, row), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("backend", ["reference", "torch", NATIVE])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_last_tokens_alone_have_the_same_logits(name: str, backend: str, tmp_path: Path) -> None:
+    save_checkpoint(name, tmp_path)
+    rows, chunk_sizes = random_rows(), [chunk for _, chunk in LENGTHS_AND_CHUNKS]
+    tensors = select_ops(backend).tensors if backend == "cpu" else None
+    model = load(tmp_path, backend=backend)
+    every = all_logits(model, rows, chunk_sizes, tensors=tensors)
+    last = all_logits(model, rows, chunk_sizes, tensors=tensors, last_tokens=True)
+    tolerance = 1e-4 if backend == "torch" else 0.0
+    for logits, found, chunk in zip(every, last, chunk_sizes, strict=True):
+        ends = [min(start + chunk, len(logits)) - 1 for start in range(0, len(logits), chunk)]
+        torch.testing.assert_close(found, logits[ends], rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_num_parameters_is_exact(name: str, tmp_path: Path) -> None:
     oracle = save_checkpoint(name, tmp_path)

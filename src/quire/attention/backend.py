@@ -60,7 +60,8 @@ class AttentionBackend(Protocol):
         shape: AttentionShape,
         batch: ForwardBatch,
     ) -> Any:
-        """query [T, num_heads, head_dim], key and value [T, num_kv_heads, head_dim] -> [T, num_heads * head_dim].
+        """query [T, num_heads, head_dim], key and value [T, num_kv_heads, head_dim] -> [L, num_heads * head_dim] of the step's L
+        queries.
 
         Every row's KV is written before any row reads, so rows of one step may share blocks that one of them writes.
         """

@@ -40,7 +40,7 @@ class CpuBackend:
             batch.scratch[self.name] = (_numbers(batch.query_starts), _numbers(batch.context_lens))
         query_starts, context_lens = batch.scratch[self.name]
         return native.paged_attention(
-            query,
+            batch.queries(query),
             cache.key,
             cache.value,
             rows.block_tables,

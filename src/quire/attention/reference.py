@@ -65,6 +65,7 @@ class ReferenceBackend:
         scratch_key = (self.name, group, shape.window)
         if scratch_key not in batch.scratch:
             batch.scratch[scratch_key] = list(_tiles(batch, group, cache.key.shape[1], shape.window))
+        query = batch.queries(query)
         output = torch.empty_like(query)
         for tile in batch.scratch[scratch_key]:
             first, last = tile.first_query + tile.token_offset, tile.last_query + tile.token_offset

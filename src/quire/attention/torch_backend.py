@@ -40,6 +40,7 @@ class TorchBackend:
         if scratch_key not in batch.scratch:
             batch.scratch[scratch_key] = cut_step(batch, group, cache.key.shape[1], shape.window)
         work: StepWork = batch.scratch[scratch_key]
+        query = batch.queries(query)
         output = query.new_empty(query.shape)
         for bucket in work.buckets:
             output[bucket.tokens] = _attend_bucket(query, cache, bucket, shape)

@@ -43,7 +43,7 @@ class QueryTile:
 
 @dataclass(frozen=True, slots=True)
 class PrefillRow:
-    """A row with several new tokens. `slots` holds its keys, or is None where they are all in this step."""
+    """A row with several new tokens. `slots` holds its keys, or is None where they are all in this step, at the places of the queries."""
 
     tokens: slice
     slots: torch.Tensor | None
@@ -112,7 +112,7 @@ def _prefill_row(batch: ForwardBatch, row: int, table: torch.Tensor, block_size:
     start = context_len - (tokens.stop - tokens.start)
     first_key = 0 if window is None else max(0, start - window + 1)
     slots = None
-    if start > 0:
+    if start > 0 or batch.select is not None:
         positions = torch.arange(first_key, context_len)
         slots = table[positions // block_size] * block_size + positions % block_size
     tiles = []

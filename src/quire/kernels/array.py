@@ -96,9 +96,9 @@ class Array:
         return [self._part(self.stored[(*before, slice(first, last))]) for first, last in bounds]
 
     def index_select(self, dim: int, index: Array) -> Array:
-        """Rows of a table."""
+        """Rows of a table, or tokens of [T, ...]."""
         assert dim == 0
-        return gather(self, index)
+        return gather(self.flatten(1), index).view(len(index), *self.shape[1:])
 
     def new_empty(self, size: Sequence[int]) -> Array:
         return empty_array(tuple(size), self.dtype)

@@ -242,12 +242,13 @@ def _holds_codes(key: Tensor, value: Tensor, x: Tensor, head_dim: int) -> bool:
     return dtype == DType.INT8
 
 
-def new_recording(arena: Arena) -> Recording:
+def new_recording(arena: Arena, num_rows: int = 0) -> Recording:
     """Enter it, compute, leave it; then `run` its program, as often as wanted, with new numbers in the same tensors.
 
-    Programs that never run at the same time may share an arena.
+    Programs that never run at the same time may share an arena. What is recorded for `num_rows` tokens is taken to be of one
+    token each row: all tokens have to be more, or as many.
     """
-    return Recording(module().Program(), arena)
+    return Recording(module().Program(num_rows), arena)
 
 
 def run(recording: Recording, counts: tuple[int, int] | None = None) -> None:

@@ -16,8 +16,8 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class StepInputs:
-    """The arrays that programs read, int64: token_ids, positions [T], query_starts [R + 1], context_lens [R], and for each KV
-    group block_tables [R, max blocks] and slots [T]. They have to stay where they are."""
+    """The arrays that programs read, int64: token_ids, positions [T], query_starts [R + 1], context_lens [R], each row's last of
+    the T tokens [R], and for each KV group block_tables [R, max blocks] and slots [T]. They have to stay where they are."""
 
     def __init__(
         self,
@@ -25,11 +25,12 @@ class StepInputs:
         positions: Array,
         query_starts: Array,
         context_lens: Array,
+        last_tokens: Array,
         groups: Sequence[tuple[Array, Array]],
         block_size: int,
     ) -> None:
         of_tokens = [token_ids, positions, *(slots for _, slots in groups)]
-        of_rows = [context_lens, *(block_tables for block_tables, _ in groups)]
+        of_rows = [context_lens, last_tokens, *(block_tables for block_tables, _ in groups)]
         self._arrays = [*of_tokens, *of_rows, query_starts]
         assert all(array.dtype == DType.INT64 and array.is_contiguous() for array in self._arrays)
         self._max_tokens, self._max_rows = len(token_ids), len(context_lens)
@@ -42,6 +43,7 @@ class StepInputs:
             positions=positions.data_ptr(),
             query_starts=query_starts.data_ptr(),
             context_lens=context_lens.data_ptr(),
+            last_tokens=last_tokens.data_ptr(),
             groups=[(block_tables.data_ptr(), slots.data_ptr()) for block_tables, slots in groups],
             max_blocks=self._max_blocks,
             block_size=block_size,

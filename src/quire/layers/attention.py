@@ -1,6 +1,6 @@
 """Self-attention of one layer: project, normalize and rotate heads, attend over the paged KV, project back.
 
-H heads, G key/value heads, E head_dim, D hidden_size, T tokens.
+H heads, G key/value heads, E head_dim, D hidden_size, T tokens, L queries.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Attention:
         self.heads = (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
-        """[T, D] -> [T, D]."""
+        """[T, D] -> [L, D] of the batch's queries."""
         projected = self.qkv.forward(x)
         heads = projected.view(projected.shape[0], sum(self.heads), self.shape.head_dim)
         query, key, value = heads.split_with_sizes(self.heads, 1)

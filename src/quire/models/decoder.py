@@ -1,6 +1,6 @@
 """The skeleton all families share: embed, run the layers, normalize; project to the vocabulary on request.
 
-Shapes: T tokens of the step, L of them with logits, D hidden_size, E embedding_dim (D but for OPT-350m), V vocab_size.
+Shapes: T tokens of the step, L of them wanted, D hidden_size, E embedding_dim (D but for OPT-350m), V vocab_size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quire.layers.rope import RotaryEmbedding, Rotation
 
 class DecoderLayer(Protocol):
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
-        """[T, D] -> [T, D]."""
+        """[T, D] -> [L, D] of the batch's queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class PreNormLayer:
     mlp: FeedForward
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
-        x = x + self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch)
+        x = batch.queries(x) + self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch)
         return x + self.mlp.forward(self.mlp_norm.forward(x))
 
 
@@ -51,7 +51,7 @@ class PostNormLayer:
     mlp_norm: Norm
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
-        x = self.attention_norm.forward(x + self.attention.forward(x, rotations, cache, batch))
+        x = self.attention_norm.forward(batch.queries(x) + self.attention.forward(x, rotations, cache, batch))
         return self.mlp_norm.forward(x + self.mlp.forward(x))
 
 
@@ -68,7 +68,7 @@ class SandwichNormLayer:
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
         attended = self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch)
-        x = x + self.attention_output_norm.forward(attended)
+        x = batch.queries(x) + self.attention_output_norm.forward(attended)
         return x + self.mlp_output_norm.forward(self.mlp.forward(self.mlp_norm.forward(x)))
 
 
@@ -90,12 +90,13 @@ class Decoder:
     output_projection: Linear | None = None
 
     def forward(self, batch: ForwardBatch, kv: list[LayerKVCache]) -> Tensor:
-        """Hidden states [T, D]; writes the step's K and V into `kv`, one cache a layer."""
+        """Hidden states [L, D] of the last layer's queries; writes the step's K and V into `kv`, one cache a layer."""
         x = self._embed(batch)
         longest = max(batch.context_lens)
         rotations = [rope.rotation(batch.positions, longest) for rope in self.ropes]
-        for layer, cache in zip(self.layers, kv, strict=True):
+        for layer, cache in zip(self.layers[:-1], kv[:-1], strict=True):
             x = layer.forward(x, rotations, cache, batch)
+        x = self.layers[-1].forward(x, rotations, kv[-1], batch.last_layer or batch)
         return x if self.final_norm is None else self.final_norm.forward(x)
 
     def prepare(self, longest: int) -> None:

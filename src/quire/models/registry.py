@@ -26,7 +26,7 @@ class Model(Protocol):
     def config(self) -> ModelConfig: ...
 
     def forward(self, batch: ForwardBatch, kv: list[LayerKVCache]) -> Any:
-        """Hidden states [T, D] of the step; writes its K and V into `kv`, one cache a layer."""
+        """Hidden states [L, D] of the last layer's queries; writes the step's K and V into `kv`, one cache a layer."""
 
     def prepare(self, longest: int) -> None:
         """Make all tables for positions below `longest`: they stay where they are from then on."""

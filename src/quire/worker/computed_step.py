@@ -11,7 +11,8 @@ from quire.sampling.distribution import Float32Array, MostLikely
 
 @dataclass(frozen=True, slots=True)
 class ComputedStep:
-    """T tokens of R rows, row after row; row r's are query_starts[r]:query_starts[r + 1]. To be read before the next step.
+    """T tokens of R rows, all that were computed or each row's last one, row after row; row r's are
+    query_starts[r]:query_starts[r + 1]. To be read before the next step.
 
     hidden: [T, D], as the model makes it. Where the step has made them: logits [T, V] of all, and what reads the most likely
     token of each.

@@ -10,7 +10,7 @@ from quire.kernels.tensor import Tensors
 from quire.models.registry import Model
 from quire.worker.computed_step import ComputedStep
 from quire.worker.kv_cache import KVCache
-from quire.worker.row_table import Row, RowTable
+from quire.worker.row_table import Row, RowTable, all_hidden_wanted
 
 
 class EagerSteps:
@@ -28,7 +28,10 @@ class EagerSteps:
 
     def compute(self, plans: list[RowPlan], rows: list[Row]) -> ComputedStep:
         batch = self._gather(plans, rows)
-        return ComputedStep(self._model.forward(batch, self._kv.layers), batch.query_starts)
+        if not all_hidden_wanted(plans, rows):
+            last = self._tensors.of(np.array(batch.query_starts[1:]) - 1)
+            batch.last_layer = batch.of_last_tokens(lambda x: x.index_select(0, last))
+        return ComputedStep(self._model.forward(batch, self._kv.layers), (batch.last_layer or batch).query_starts)
 
     def _gather(self, plans: list[RowPlan], rows: list[Row]) -> ForwardBatch:
         """Token ids, positions, block tables and KV slots of the planned ranges, all by array indexing."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from quire.core.kv_layout import KVCacheConfig
-from quire.core.step import NewRow
+from quire.core.step import NewRow, RowPlan
 from quire.sampling.grammar import Grammars
 from quire.sampling.sampler import SamplingRow
 
@@ -25,6 +27,14 @@ class Row:
         self.sampling = SamplingRow(
             new.sampling_params, new.seed, self.token_ids, new.num_prompt_tokens, new.stop_token_ids, grammars
         )
+
+
+def all_hidden_wanted(plans: Sequence[RowPlan], rows: Sequence[Row]) -> bool:
+    """Whether some row wants more of a step than its last token's logits: those of its prompt."""
+    return any(
+        row.sampling.params.prompt_logprobs is not None and row_plan.start < row.sampling.num_prompt_tokens - 1
+        for row_plan, row in zip(plans, rows, strict=True)
+    )
 
 
 class RowTable:
