@@ -9,11 +9,12 @@ namespace quire::QUIRE_ISA {
 constexpr int CACHE_LINE = 64;
 
 // K and V of the keys that come after a chunk, asked for a few lines at a time while that is computed: asked for all at once they
-// would fill the places for misses, and computing would wait for memory and memory for computing.
+// would fill the places for misses, and computing would wait for memory and memory for computing. What is not asked for is
+// waited for: of codes, which have scales behind them, a chunk's steps would not get to the end two lines at a time.
+template <typename Type>
 class Asking {
 public:
     // The blocks that hold positions [first, end); `bytes` of each belong to the head.
-    template <typename Type>
     void begin(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t end) {
         const KVLayout& layout = call.layout;
         block_ = call.block_tables + row * call.max_blocks + first / layout.block_size;
@@ -36,7 +37,7 @@ public:
     }
 
 private:
-    static constexpr int LINES = 2;
+    static constexpr int LINES = Type::HAS_SCALES ? 3 : 2;
     const int64_t *block_, *last_;
     const uint8_t *key_, *value_;
     int64_t bytes_, block_bytes_, at_;
@@ -59,7 +60,7 @@ struct Chunk {
     Unit* copied_values;              // [KEYS, head_dim]
     float key_scales[KEYS];
     ValueScales value_scales;
-    Asking next;
+    Asking<Type> next;
 };
 
 template <typename Type>

@@ -10,6 +10,14 @@ namespace {
 constexpr int UNITS = TILE_ROWS;  // of four codes, in a tile of K or V
 static_assert(KEYS == UNITS * 4 && PANELS == 4);
 
+// 64 units. All are loaded before the first is stored: so many bytes of a memmove would be a call.
+inline void put_units(const int32_t* from, int32_t* to) {
+    constexpr int PIECES = 4 * COLUMNS / LANES;
+    Ints units[PIECES];
+    for (int i = 0; i < PIECES; ++i) units[i] = load_units(from + i * LANES);
+    for (int i = 0; i < PIECES; ++i) std::memcpy(to + i * LANES, &units[i], sizeof units[i]);
+}
+
 constexpr int MOST_DIMENSIONS = 512;  // so that sums of two parts are an int32
 
 template <int PARTS>
@@ -56,7 +64,7 @@ private:
         for (int unit = units.first; unit < units.last; ++unit) {
             const int32_t* from = chunk.values[unit];
             int32_t* to = chunk.copied_values + unit * head_dim;
-            for (int d = 0; d < head_dim; d += 4 * COLUMNS) std::memmove(to + d, from + d, 4 * TILE_BYTES);
+            for (int d = 0; d < head_dim; d += 4 * COLUMNS) put_units(from + d, to + d);
         }
     }
 

@@ -31,7 +31,7 @@ void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int be
         int64_t next = first + CHUNKS_AHEAD * KEYS;
         const Keys& coming = next < beyond ? keys : after;
         if (next >= beyond) next += after.first - beyond;
-        chunk.next.template begin<Type>(call, coming.row, coming.kv_head, next, next + KEYS < coming.end ? next + KEYS : coming.end);
+        chunk.next.begin(call, coming.row, coming.kv_head, next, next + KEYS < coming.end ? next + KEYS : coming.end);
         bool whole = seen_by(call, queries.position[begin], first).all() && seen_by(call, queries.position[begin + count - 1], first).all();
         meeting.meet(call, queries, begin, count, first, whole);
     }
