@@ -58,7 +58,7 @@ bool multiplies_right() {
 
 // The same of bytes: 96 inputs, one group of parts of tiles.
 bool multiplies_bytes_right() {
-    constexpr int ROWS = 35, INPUTS = 96, OUTPUTS = 40, CODES = INPUTS * PANEL, PANEL_BYTES = CODES + 64, ROW_BYTES = 2 * INPUTS + INPUTS / 16 + 12 + 8 * 3 + 40;
+    constexpr int ROWS = 35, INPUTS = 96, OUTPUTS = 40, CODES = INPUTS * PANEL, PANEL_BYTES = CODES + 64, ROW_BYTES = INPUTS + 12 + 8 * 3 + 4;
     std::vector<float> x(ROWS * INPUTS);
     std::vector<uint8_t> panels(3 * PANEL_BYTES);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i)) * (i % 89 ? 1.0f : 50.0f);

@@ -43,11 +43,16 @@ struct IntegerRows {
     static constexpr int WORDS_OF_GROUP = sizeof(Group<1>) / 4, WORDS_OF_PIECE = sizeof(Outliers<1>) / 4;
 };
 
-// Where the parts of one row's group go: it is row `i` of `count`. Its own units are `step` apart.
+// Where the parts of one row's group go: it is row `i` of `count`. Its own units are `step` apart; or, LISTED, runs of RUN neighbours.
 struct GroupOfRow {
     int32_t *codes, *group, *outliers;
-    int count, i, step;
+    int count, i;
+    int64_t step;
 
+    static constexpr int RUN = 64 / UNIT;
+
+    template <bool LISTED>
+    int32_t* unit(int64_t index) const { return codes + (LISTED ? index / RUN * step + index % RUN : index * step); }
     void put_scale(float scale, float sum, int32_t minus_zero) const {
         std::memcpy(group + i, &scale, sizeof scale);
         std::memcpy(group + count + i, &sum, sizeof sum);
@@ -58,8 +63,9 @@ struct GroupOfRow {
         else for (int u = 0; u < num_units; ++u)
             std::memcpy(codes + (first + u) * step, static_cast<const int32_t*>(units) + u, sizeof(int32_t));
     }
-    void next_group(int64_t group_size, int num_pieces) {
-        codes += group_size / UNIT * step;
+    // To the next group, `num_units` further on.
+    void advance(int64_t num_units, int num_pieces) {
+        codes += num_units;
         group += IntegerRows::WORDS_OF_GROUP * count;
         outliers += IntegerRows::WORDS_OF_PIECE * num_pieces * count;
     }
@@ -133,8 +139,8 @@ inline void quantize_values(const T* from, float inverse, int64_t first, const G
         whole[n] = to_nearest(load(from + n * LANES) * inverse);
         total += whole[n];
     }
-    if constexpr (LISTED) {  // units side by side
-        store_codes(reinterpret_cast<int8_t*>(to.codes) + first, whole);
+    if constexpr (LISTED) {  // what is stored at one time lies in one run
+        store_codes(reinterpret_cast<int8_t*>(to.template unit<true>(first / UNIT)), whole);
     } else {
         int8_t codes[COUNT * LANES];
         store_codes(codes, whole);
@@ -165,7 +171,7 @@ inline void put_outlier(const T* from, int32_t top, float inverse, int64_t piece
     int place = place_of(size, top), unit = place / UNIT, shift = place % UNIT * 8;
     int32_t whole = to_nearest(load(from + place / LANES * LANES) * inverse)[place % LANES];
     int32_t second = (whole + OUTLIER / 2) >> 7;
-    auto& word = to.codes[(piece * UNITS + unit) * to.step];
+    auto& word = *to.template unit<LISTED>(piece * UNITS + unit);
     int32_t code = (whole - second * OUTLIER) & 0xff;
     word = static_cast<int32_t>((static_cast<uint32_t>(word) & ~(0xffu << shift)) | static_cast<uint32_t>(code) << shift);
     int32_t unit_of_codes = static_cast<int32_t>(static_cast<uint32_t>(second & 0xff) << shift);
@@ -238,7 +244,7 @@ void quantize_rows(const LinearRows& rows, int zero, const IntegerRows& x, const
         two_largest_of_pieces<UNITS>(from, num_groups * num_pieces, tops, others);
         for (int g = 0; g < num_groups; ++g) {
             quantize<T, UNITS, false>(from + g * group_size, tops + g * num_pieces, others + g * num_pieces, num_pieces, zero, to);
-            to.next_group(group_size, num_pieces);
+            to.advance(group_size / UNIT * count, num_pieces);
         }
     });
 }

@@ -19,7 +19,7 @@ struct QuantizedWeight {
 };
 
 // Scratch (integer_rows.h): for each row K bytes, 12 for each group of inputs, and 8 for each 32 inputs of one, or for a smaller one;
-// of whole tiles of 16 rows. With one group of inputs as many bytes again, and K and up to 128 for each tile: its rows' outliers.
+// of whole tiles of 16 rows. With one group of inputs 4 bytes more.
 struct QuantizedCall {
     QuantizedWeight weight;
     LinearRows rows;

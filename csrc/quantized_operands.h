@@ -20,6 +20,7 @@ struct Shape {
     int rows;   // of a tile of x: as few as are enough for all, and the same in each
     int units;  // of a tile of weights: it ends with the group
     int64_t num_row_tiles, num_groups, tiles_of_group, pieces_of_group;
+    int64_t x_stride, x_step;  // bytes from a row of a tile of x to the next, and from a tile to that of the next inputs
 };
 
 // What a panel is multiplied by and then scaled with.
@@ -79,11 +80,13 @@ private:
     std::vector<Line> lines_;
 };
 
-// Row-major codes; groups and outliers of TILE_ROWS rows side by side for each tile of rows, which need not be full.
+// Codes row by row, or tile by tile where there is one group of whole tiles: their lines are then neighbours. Groups and outliers of
+// TILE_ROWS rows side by side for each tile of rows, which need not be full.
 template <typename T>
 void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
     int num_pieces = static_cast<int>(x.num_pieces);
     int64_t group_size = x.num_inputs / x.num_groups;
+    int64_t step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
     Runs runs(x, team);
     share(team, x.num_rows * runs.count, [&](int64_t item) {
         int64_t first = item % runs.count * runs.groups, tile = item / runs.count / TILE_ROWS;
@@ -93,9 +96,9 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
         const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride + first * group_size;
         int32_t tops[MAX_PIECES], others[MAX_PIECES];
         if (is_row) two_largest_of_pieces<PIECE_UNITS>(from, num_groups * num_pieces, tops, others);
-        GroupOfRow to{x.codes(row) + first * group_size / UNIT,
+        GroupOfRow to{x.codes(tile * shape.rows) + (i * shape.x_stride + first * group_size) / UNIT,
                       x.groups(tile * TILE_ROWS) + first * IntegerRows::WORDS_OF_GROUP * TILE_ROWS,
-                      x.outliers(tile * TILE_ROWS) + first * num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS, TILE_ROWS, i, 1};
+                      x.outliers(tile * TILE_ROWS) + first * num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS, TILE_ROWS, i, step};
         for (int g = 0; g < num_groups; ++g) {
             if (is_row) {
                 quantize<T, PIECE_UNITS, true>(from + g * group_size, tops + g * num_pieces, others + g * num_pieces, num_pieces, zero, to);
@@ -103,7 +106,7 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
                 to.put_scale(0.0f, 0.0f, 0);
                 to.put_outlier(0, 0, 0);
             }
-            to.next_group(group_size, num_pieces);
+            to.advance(group_size / UNIT, num_pieces);
         }
     });
 }
@@ -134,38 +137,12 @@ inline void add_outliers(int32_t* sums, const uint8_t* codes, const Outliers<TIL
     }
 }
 
-// Of one tile of rows whose weights have one group: the units in which some row has an outlier, and of each row the outliers' codes
-// in these. A tile for `shape.units` of them at a time, the last one filled up with zeros.
-struct OutlierTiles {
-    int64_t num_tiles;
-    const int32_t* units;
-    const uint8_t* codes;
-};
-
-// Their memory, behind the rows of integers.
-class OutlierMemory {
-public:
-    OutlierMemory(const IntegerRows& x)
-        : units_bytes_((x.num_inputs + 63) / 64 * 64), bytes_of_tile_(64 + units_bytes_ + TILE_ROWS * units_bytes_),
-          memory_(x.memory + x.num_rows * x.row_bytes()) {}
-
-    int64_t& num_tiles(int64_t tile) const { return *reinterpret_cast<int64_t*>(memory_ + tile * bytes_of_tile_); }
-    int32_t* units(int64_t tile) const { return reinterpret_cast<int32_t*>(memory_ + tile * bytes_of_tile_ + 64); }
-    uint8_t* codes(int64_t tile) const { return memory_ + tile * bytes_of_tile_ + 64 + units_bytes_; }
-    OutlierTiles tiles(int64_t tile) const { return {num_tiles(tile), units(tile), codes(tile)}; }
-
-private:
-    int64_t units_bytes_, bytes_of_tile_;
-    uint8_t* memory_;
-};
-
 // Panels are multiplied two at a time: neighbours, or with a `gate` one of each half of the outputs.
 struct Work {
     const QuantizedCall& call;
     const GateCall* gate;
     Shape shape;
     IntegerRows x;
-    OutlierMemory outlier_memory{x};
 
     int64_t num_panels() const { return (call.weight.num_outputs + PANEL - 1) / PANEL; }
     int64_t num_pairs() const { return (num_panels() + 1) / 2; }
@@ -179,41 +156,35 @@ struct Work {
     }
 
     const Group<TILE_ROWS>* groups(int64_t tile) const { return reinterpret_cast<const Group<TILE_ROWS>*>(x.groups(tile * TILE_ROWS)); }
-    const Outliers<TILE_ROWS>* outliers(int64_t tile) const {
-        return reinterpret_cast<const Outliers<TILE_ROWS>*>(x.outliers(tile * TILE_ROWS));
-    }
+    Outliers<TILE_ROWS>* outliers(int64_t tile) const { return reinterpret_cast<Outliers<TILE_ROWS>*>(x.outliers(tile * TILE_ROWS)); }
+    // How many of them the row of a tile with the most has, behind all rows.
+    int32_t& most_outliers(int64_t tile) const { return reinterpret_cast<int32_t*>(x.outliers(x.num_rows))[tile]; }
     int rows_of(int64_t tile) const {
         int64_t left = call.rows.num_rows - tile * shape.rows;
         return static_cast<int>(left < shape.rows ? left : shape.rows);
     }
 };
 
-// From each row's list: its products with a few units then need no more than the others' do.
-inline void lay_out_outliers(const Work& work, const Team& team) {
-    const Shape& shape = work.shape;
-    int64_t row_bytes = shape.units * UNIT;
-    std::vector<int32_t> places(work.x.num_inputs / UNIT, 0);  // of units, from 1 on
-    share(team, shape.num_row_tiles, [&](int64_t tile) {
-        const auto* outliers = work.outliers(tile);
-        int32_t* units = work.outlier_memory.units(tile);
-        uint8_t* codes = work.outlier_memory.codes(tile);
-        int num_units = 0;
-        for (int i = 0; i < shape.rows; ++i)
-            for (int64_t n = 0; n < shape.pieces_of_group && outliers[n].codes[i]; ++n) {
-                int32_t unit = outliers[n].units[i], &place = places[unit];
-                if (!place) {
-                    if (num_units % shape.units == 0) {
-                        std::memset(codes + num_units * UNIT * TILE_ROWS, 0, row_bytes * TILE_ROWS);
-                        std::memset(units + num_units, 0, row_bytes);
-                    }
-                    units[num_units] = unit;
-                    place = ++num_units;
-                }
-                int64_t to = (place - 1) / shape.units, column = (place - 1) % shape.units;
-                std::memcpy(codes + (to * TILE_ROWS + i) * row_bytes + column * UNIT, &outliers[n].codes[i], UNIT);
+// Each row's list gets as many as the longest one of its tile, of zeros: then none has to be asked where it ends.
+inline void level_outliers(const Work& work, const Team& team) {
+    share(team, work.shape.num_row_tiles, [&](int64_t tile) {
+        Outliers<TILE_ROWS>* outliers = work.outliers(tile);
+        Ints here[TILE_ROWS / LANES];  // has not ended
+        for (Ints& lanes : here) lanes = ~Ints{};
+        int32_t n = 0;
+        for (bool all_ended = false; n < work.shape.pieces_of_group; ++n, ++outliers) {
+            all_ended = true;
+            for (int part = 0; part < TILE_ROWS / LANES; ++part) {
+                Ints codes = load_units(outliers->codes + part * LANES), units = load_units(outliers->units + part * LANES);
+                here[part] &= codes != 0;
+                codes &= here[part], units &= here[part];
+                std::memcpy(outliers->codes + part * LANES, &codes, sizeof codes);
+                std::memcpy(outliers->units + part * LANES, &units, sizeof units);
+                all_ended &= !any(here[part]);
             }
-        for (int place = 0; place < num_units; ++place) places[units[place]] = 0;
-        work.outlier_memory.num_tiles(tile) = (num_units + shape.units - 1) / shape.units;
+            if (all_ended) break;
+        }
+        work.most_outliers(tile) = n;
     });
 }
 

@@ -177,6 +177,7 @@ inline Floats rounded_to(Floats v) {
 }
 
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+inline Floats min(Floats a, Floats b) { return a < b ? a : b; }
 inline Ints max(Ints a, Ints b) { return a > b ? a : b; }
 inline UnsignedInts max(UnsignedInts a, UnsignedInts b) { return a > b ? a : b; }
 inline Ints min(Ints a, Ints b) { return a < b ? a : b; }
@@ -334,10 +335,19 @@ inline Floats power_of_two(Floats x) {
 #endif
 }
 
-// 1 / x of numbers that are neither tiny nor huge: within a rounding or two where a division would take most of the time.
+// 1 / x of numbers that are neither tiny nor huge, where a division would take most of the time: within 2^-14 of it, finer than bfloat16,
+inline Floats rough_reciprocal(Floats x) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_maskz_rcp14_ps(0xffff, (__m512)x);
+#else
+    return 1.0f / x;
+#endif
+}
+
+// and within a rounding or two.
 inline Floats reciprocal(Floats x) {
 #if defined(__AVX512F__)
-    Floats r = (Floats)_mm512_maskz_rcp14_ps(0xffff, (__m512)x);
+    Floats r = rough_reciprocal(x);
     return r * (2.0f - x * r);
 #else
     return 1.0f / x;

@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Tensor)
 UNIT = 4
 """Bytes that are multiplied together."""
 PIECE = 32
-GROUP_BYTES, PIECE_BYTES, OUTLIER_BYTES = 12, 8, 40
+GROUP_BYTES, PIECE_BYTES, COUNT_BYTES = 12, 8, 4
 """What is kept of each group of activations beside its codes, and of each PIECE of one; of each row, of where outliers are."""
 
 
@@ -235,7 +235,7 @@ def _quantized_scratch(x: Tensor, layout: PanelLayout) -> Array:
     num_groups, num_pieces = (layout.num_inputs // size for size in (layout.group_size, min(layout.group_size, PIECE)))
     row_bytes = layout.num_inputs + GROUP_BYTES * num_groups + PIECE_BYTES * num_pieces
     if num_groups == 1:
-        row_bytes += layout.num_inputs + layout.num_inputs // PANEL + OUTLIER_BYTES
+        row_bytes += COUNT_BYTES
     return empty_array((_whole_tiles(x.shape[0]) * row_bytes,), DType.UINT8)
 
 

@@ -1,0 +1,303 @@
+// Linear layers by tiles whose weights have one group: sums over all inputs are scaled once. Results of one block, of up to two tiles
+// of rows and two panels, are computed while the next one is multiplied.
+#pragma once
+
+#include "activations.h"
+#include "quantized_operands.h"
+
+namespace quire::QUIRE_TILES {
+
+// Of rows that stay in a core's second cache while the panels pass.
+constexpr int64_t BLOCK_BYTES = 256 << 10;
+
+// Tiles of rows from which on a member keeps its own and passes all panels.
+constexpr int64_t FEWEST_OWN_TILES = 4;
+
+constexpr int CHUNK = 4;  // rows whose results are computed at one time
+
+// What M rows' gates let through, rounded as if they had been stored: the bits are those of `gated`.
+template <typename T, int M>
+void put_gated(const GateCall& call, int64_t row, int64_t output, const Floats (&gates)[M][PARTS], const Floats (&ups)[M][PARTS]) {
+    with_activation<T>(call.activation, [&](auto activation) {
+        for (int m = 0; m < M; ++m)
+            for (int p = 0; p < PARTS; ++p) {
+                T* to = static_cast<T*>(call.y.data) + (row + m) * call.y.token_stride + output + p * LANES;
+                store(to, activation(rounded_to<T>(gates[m][p])) * rounded_to<T>(ups[m][p]));
+            }
+    });
+}
+
+template <int M>
+void put_gated(const GateCall& call, int64_t row, int64_t output, const Floats (&gates)[M][PARTS], const Floats (&ups)[M][PARTS]) {
+    if (call.bfloat16) put_gated<BFloat16>(call, row, output, gates, ups);
+    else put_gated<float>(call, row, output, gates, ups);
+}
+
+typedef int32_t Sums[TILE_ROWS][PANEL];
+
+// Tiles: sums in 0 to 3, x in 4 and 5, weights in 6 and 7.
+template <int ROW_TILES, int PANELS>
+void store_sums(Sums (&sums)[2][2]) {
+    store_tile<0>(sums[0][0], sizeof sums[0][0][0]);
+    if constexpr (PANELS == 2) store_tile<1>(sums[0][1], sizeof sums[0][0][0]);
+    if constexpr (ROW_TILES == 2) store_tile<2>(sums[1][0], sizeof sums[0][0][0]);
+    if constexpr (ROW_TILES == 2 && PANELS == 2) store_tile<3>(sums[1][1], sizeof sums[0][0][0]);
+}
+
+inline void zero_sums() {
+    zero_tile<0>();
+    zero_tile<1>();
+    zero_tile<2>();
+    zero_tile<3>();
+}
+
+// How results are put row by row: of two whole panels, of bfloat16, a register each.
+struct PutBoth {
+    static constexpr bool GATED = false;
+    void operator()(BFloat16* to, Floats first, Floats second) const {
+        store(to, first, second);
+    }
+};
+template <typename Activation>
+struct PutGated {
+    static constexpr bool GATED = true;
+    Activation activation;
+    void operator()(BFloat16* to, Floats gate, Floats up) const {
+        store(to, activation(rounded_to<BFloat16>(gate)) * rounded_to<BFloat16>(up));
+    }
+};
+
+template <typename Put>
+class Finished {
+public:
+    Finished(const Work& work, Put put) : work_(work), put_(put), chunks_of_tile_((work.shape.rows + CHUNK - 1) / CHUNK) {
+        const LinearRows& rows = work.call.rows;
+        bool plain = PARTS == 1 && !rows.bias && !work.call.weight.has_minimum;
+        whole_ = plain && (work.gate ? work.gate->bfloat16 && Put::GATED : rows.y_bfloat16 && work.call.weight.num_outputs % PANEL == 0);
+        y_ = static_cast<BFloat16*>(work.gate ? work.gate->y.data : rows.y);
+        y_stride_ = work.gate ? work.gate->y.token_stride : rows.y_stride;
+    }
+
+    template <int ROW_TILES, int PANELS>
+    void take(int64_t tile, int64_t index, const Panel (&panels)[2]) {
+        store_sums<ROW_TILES, PANELS>(sums_);
+        tile_ = tile;
+        index_ = index;
+        num_panels_ = PANELS;
+        for (int p = 0; p < PANELS; ++p) panels_[p] = panels[p];
+        bool by_row = whole_ && PANELS == 2;
+        rows_left_ = by_row ? work_.rows_of(tile) + (ROW_TILES == 2 ? work_.rows_of(tile + 1) : 0) : 0;
+        chunks_left_ = by_row ? 0 : ROW_TILES * chunks_of_tile_;
+        t_ = first_ = 0;
+    }
+
+    // What is left of a block whose rows are put one by one. Its values are the caller's own, so that they stay in registers between
+    // products: as those of this object they would be read and written around each.
+    class Rows {
+    public:
+        // Of `num_calls` calls of `some` each puts its share.
+        Rows(Finished& finished, int num_calls) : finished_(finished), num_calls_(num_calls), left_(finished.rows_left_), step_(left_) {
+            if constexpr (PARTS == 1) {
+                if (left_ == 0) return;
+                begin_tile(finished.tile_, finished.sums_[0]);
+                y_ = finished.y_ + finished.tile_ * finished.work_.shape.rows * finished.y_stride_ + finished.index_ * PANEL;
+                y_stride_ = finished.y_stride_;
+                for (int p = 0; p < 2; ++p) scales_[p] = load(finished.panels_[p].scales), codes_[p] = finished.panels_[p].codes;
+            }
+        }
+        [[gnu::always_inline]] void some() {
+            if constexpr (PARTS == 1)
+                for (due_ += step_; due_ >= num_calls_ && left_ > 0; due_ -= num_calls_) put();
+        }
+        void finish() {
+            if constexpr (PARTS == 1)
+                while (left_ > 0) put();
+            finished_.rows_left_ = 0;
+        }
+
+    private:
+        void begin_tile(int64_t tile, const Sums* sums) {
+            sums_ = sums;
+            tile_ = tile;
+            group_ = finished_.work_.groups(tile);
+            outliers_ = finished_.work_.outliers(tile);
+            most_outliers_ = finished_.work_.most_outliers(tile);
+            row_ = 0;
+            rows_ = finished_.work_.rows_of(tile);
+        }
+        [[gnu::always_inline]] void put() {
+            Ints of_outliers[2] = {};
+            const auto* outliers = outliers_;
+            for (int32_t n = most_outliers_; n > 0; --n, ++outliers) {
+                int64_t at = outliers->units[row_] * UNIT_BYTES;
+                for (int p = 0; p < 2; ++p) of_outliers[p] = add_products(of_outliers[p], load_bytes(codes_[p] + at), outliers->codes[row_]);
+            }
+            Floats y[2];
+            for (int p = 0; p < 2; ++p) {
+                Ints whole = load_units(sums_[p][row_]) + group_->minus_zero[row_] + of_outliers[p] * OUTLIER;
+                Floats total = {};
+                y[p] = total + __builtin_convertvector(whole, Floats) * (scales_[p] * group_->scales[row_]);
+            }
+            finished_.put_(y_, y[0], y[1]);
+            y_ += y_stride_;
+            --left_;
+            if (++row_ == rows_ && left_ > 0) begin_tile(tile_ + 1, sums_ + 2);
+        }
+
+        Finished& finished_;
+        int num_calls_, left_, step_, due_ = 0, row_ = 0, rows_ = 0, most_outliers_ = 0;
+        int64_t tile_ = 0, y_stride_ = 0;
+        const Sums* sums_ = nullptr;
+        const Group<TILE_ROWS>* group_ = nullptr;
+        const Outliers<TILE_ROWS>* outliers_ = nullptr;
+        const uint8_t* codes_[2] = {};
+        Floats scales_[2] = {};
+        BFloat16* y_ = nullptr;
+    };
+
+    // What is left otherwise, a few rows at a time.
+    void finish() { advance(chunks_left_); }
+
+private:
+    // Of one row for one register of a panel's outputs: with what the weights' zero takes, and what outliers add.
+    Ints whole_sum(const int32_t* sums, int64_t tile, int row, int p, int part) const {
+        const auto* outliers = work_.outliers(tile);
+        const uint8_t* codes = panels_[p].codes + part * UNIT * LANES;
+        Ints of_outliers = {};
+        for (int32_t n = work_.most_outliers(tile); n > 0; --n, ++outliers)
+            of_outliers = add_products(of_outliers, load_bytes(codes + outliers->units[row] * UNIT_BYTES), outliers->codes[row]);
+        return load_units(sums + part * LANES) + work_.groups(tile)->minus_zero[row] + of_outliers * OUTLIER;
+    }
+
+    void advance(int num_chunks) {
+        for (; num_chunks > 0 && chunks_left_ > 0; --num_chunks, --chunks_left_) compute();
+    }
+    void compute() {
+        int left = work_.rows_of(tile_ + t_) - first_;
+        if (left > 0) at_once<CHUNK>(first_, left, [&](int64_t first, auto M) {
+            if (panels_[0].minima) compute_rows<M, true>(static_cast<int>(first));
+            else compute_rows<M, false>(static_cast<int>(first));
+        });
+        first_ += CHUNK;
+        if (first_ >= work_.shape.rows) ++t_, first_ = 0;
+    }
+
+    template <int M, bool MINIMUM>
+    void compute_rows(int first) {
+        int64_t tile = tile_ + t_, row = tile * work_.shape.rows + first;
+        const auto* group = work_.groups(tile);
+        Floats results[2][M][PARTS];
+        for (int p = 0; p < num_panels_; ++p) {
+            const Panel& panel = panels_[p];
+            auto& y = results[p];
+            for (int part = 0; part < PARTS; ++part) {
+                Floats scale = load(panel.scales + part * LANES), minimum = {};
+                if constexpr (MINIMUM) minimum = load(panel.minima + part * LANES);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; ++m) {
+                    int i = first + m;
+                    Ints whole = whole_sum(sums_[t_][p][i], tile, i, p, part);
+                    Floats total = {};
+                    total += __builtin_convertvector(whole, Floats) * (scale * group->scales[i]);
+                    if constexpr (MINIMUM) total += minimum * group->sums[i];
+                    y[m][part] = total;
+                }
+            }
+            if (!work_.gate) store_rows(work_.call.rows, work_.call.weight.num_outputs, row, (index_ + p) * PANEL, y, 0);
+        }
+        if (work_.gate) put_gated<M>(*work_.gate, row, index_ * PANEL, results[0], results[1]);
+    }
+
+    const Work& work_;
+    Put put_;
+    alignas(64) Sums sums_[2][2];
+    Panel panels_[2];
+    BFloat16* y_;
+    int64_t y_stride_;
+    int64_t tile_ = 0, index_ = 0;
+    int num_panels_ = 1, chunks_of_tile_, chunks_left_ = 0;
+    int t_ = 0, first_ = 0;  // of the next chunk: the tile, and the row in it
+    int rows_left_ = 0;  // of those that are put one by one
+    bool whole_;
+};
+
+template <int ROW_TILES, int PANELS, typename Put>
+void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], int64_t index, Ahead& ahead, Finished<Put>& finished) {
+    const Shape& shape = work.shape;
+    const auto* x = reinterpret_cast<const uint8_t*>(work.x.codes(tile * shape.rows));
+    const uint8_t* second_x = x + shape.rows * work.x.num_inputs;
+    zero_sums();
+    // Results' lines are asked for, a few with each step, for the second cache: the first one's few places are for x and weights.
+    const LinearRows& rows = work.call.rows;
+    int64_t row = tile * shape.rows, left = rows.num_rows - row, most = ROW_TILES * shape.rows, width = rows.y_bfloat16 ? 2 : 4;
+    int64_t rows_left = left < most ? left : most, rows_of_step = (rows_left + shape.tiles_of_group - 1) / shape.tiles_of_group;
+    int64_t y_stride = (work.gate ? work.gate->y.token_stride : rows.y_stride) * width, y_bytes = (work.gate ? 1 : PANELS) * PANEL * width;
+    const char* y = static_cast<const char*>(work.gate ? work.gate->y.data : rows.y) + row * y_stride + index * PANEL * width;
+    int64_t partner_bytes = work.from_first_to_second() * work.call.weight.panel_bytes;
+    // The last block's results are put with all steps but the first, which waits for its sums: some after each product.
+    typename Finished<Put>::Rows put_rows(finished, static_cast<int>(shape.tiles_of_group - 1) * 4);
+    finished.finish();
+    for (int64_t t = 0; t < shape.tiles_of_group; ++t) {
+        int64_t at = t * shape.units * UNIT_BYTES;
+        auto then = [&]() __attribute__((always_inline)) { if (t > 0) put_rows.some(); };
+        load_passing_tile<4>(x + t * shape.x_step, shape.x_stride);
+        load_tile<6>(panels[0].codes + at, UNIT_BYTES);
+        multiply_tiles_of_bytes<0, 4, 6>();
+        then();
+        if constexpr (PANELS == 2) {
+            load_tile<7>(panels[1].codes + at, UNIT_BYTES);
+            multiply_tiles_of_bytes<1, 4, 7>();
+        }
+        then();
+        if constexpr (ROW_TILES == 2) {
+            load_passing_tile<5>(second_x + t * shape.x_step, shape.x_stride);
+            multiply_tiles_of_bytes<2, 5, 6>();
+        }
+        then();
+        if constexpr (ROW_TILES == 2 && PANELS == 2) multiply_tiles_of_bytes<3, 5, 7>();
+        then();
+        for (int p = 0; p < PANELS; ++p)
+            for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + p * partner_bytes + line);
+        ahead.from += ahead.step;
+        for (int64_t i = 0; i < rows_of_step && rows_left > 0; ++i, --rows_left, y += y_stride)
+            for (int64_t line = 0; line < y_bytes; line += 64) prefetch(y + line);
+    }
+    put_rows.finish();
+    finished.template take<ROW_TILES, PANELS>(tile, index, panels);
+}
+
+template <typename Put>
+void one_group(const Work& work, const Team& team, Put put) {
+    const QuantizedWeight& weight = work.call.weight;
+    const Shape& shape = work.shape;
+    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (2 * work.x.row_bytes() * shape.rows)) * 2;
+    // Many rows are divided among the members as they are by all kernels: each finds in its caches what it wrote itself.
+    if (int64_t own = (shape.num_row_tiles + 2 * team.size - 1) / (2 * team.size) * 2; own >= FEWEST_OWN_TILES && own < block) block = own;
+    PanelMemory memory(weight, 4);
+    Finished<Put> finished(work, put);
+    int place = 0;  // the panels of what is not yet finished stay
+    hand_out_blocks(team, shape.num_row_tiles, block, work.num_pairs(), 2 * weight.panel_bytes * 4,
+                    [&](int64_t first, int64_t count, int64_t pair) {
+        int64_t index = work.first_of(pair), last = first + count;
+        place = 2 - place;
+        Panel panels[2] = {memory.load(index, place)};
+        bool two = work.has_second(pair);
+        if (two) panels[1] = memory.load(index + work.from_first_to_second(), place + 1);
+        Ahead ahead = work.next_pair(pair, shape.tiles_of_group, (count + 1) / 2);
+        for (int64_t tile = first; tile < last; tile += 2) {
+            if (two && tile + 1 < last) multiply_whole<2, 2>(work, tile, panels, index, ahead, finished);
+            else if (two) multiply_whole<1, 2>(work, tile, panels, index, ahead, finished);
+            else if (tile + 1 < last) multiply_whole<2, 1>(work, tile, panels, index, ahead, finished);
+            else multiply_whole<1, 1>(work, tile, panels, index, ahead, finished);
+        }
+    });
+    typename Finished<Put>::Rows(finished, 1).finish();
+    finished.finish();
+}
+
+inline void one_group(const Work& work, const Team& team) {
+    if (!work.gate) return one_group(work, team, PutBoth());
+    with_activation<BFloat16>(work.gate->activation, [&](auto activation) { one_group(work, team, PutGated<decltype(activation)>{activation}); });
+}
+
+}  // namespace quire::QUIRE_TILES
