@@ -2,9 +2,9 @@
 // over the inputs in their order, whatever the other rows are.
 #include <cstring>
 
-#include "activations.h"
 #include "kernels.h"
 #include "linear_rows.h"
+#include "put_panels.h"
 #include "tiles.h"
 
 namespace quire::QUIRE_TILES {
@@ -75,9 +75,10 @@ const uint8_t* weights_of(const Shape& shape, const uint8_t* panel, int64_t tile
 
 // Sums of up to 32 rows for up to two panels: put down a few rows at a time while the next ones are multiplied. With a `gate` one
 // panel's are those of gates, the other's what these let through.
+template <typename Put>
 class Results {
 public:
-    Results(const DenseCall& call, const GateCall* gate) : rows_(call.rows), num_outputs_(call.weight.num_outputs), gate_(gate) {}
+    Results(const DenseCall& call, const GateCall* gate, Put put) : rows_(call.rows), num_outputs_(call.weight.num_outputs), gate_(gate), put_(put) {}
 
     // What was there has to be put down before.
     float (*begin(int64_t row, int64_t count, int64_t panel, int num_panels))[2 * PANEL] {
@@ -87,6 +88,39 @@ public:
         return sums_;
     }
 
+    // What is left, where a row is one store: values of the caller's own, which stay in registers between products.
+    class Left {
+    public:
+        Left(Results& results, int num_calls) : shares_(results.by_row() ? static_cast<int>(results.count_ - results.next_) : 0, num_calls), results_(results), put_(results.put_) {
+            const GateCall* gate = results.gate_;
+            y_stride_ = gate ? gate->y.token_stride : results.rows_.y_stride;
+            y_ = static_cast<BFloat16*>(gate ? gate->y.data : results.rows_.y) + (results.row_ + results.next_) * y_stride_ + results.output_;
+            sums_ = results.sums_[results.next_];
+        }
+        [[gnu::always_inline]] void some() {
+            if constexpr (PARTS == 1) shares_.some([&]() __attribute__((always_inline)) { put(); });
+        }
+        void rest() {
+            if constexpr (PARTS == 1) shares_.rest([&] { put(); });
+            if (results_.by_row()) results_.next_ = results_.count_;
+        }
+
+    private:
+        [[gnu::always_inline]] void put() {
+            put_(y_, load(sums_), load(sums_ + PANEL));
+            sums_ += 2 * PANEL;
+            y_ += y_stride_;
+        }
+
+        Shares shares_;
+        Results& results_;
+        Put put_;
+        const float* sums_;
+        BFloat16* y_;
+        int64_t y_stride_;
+    };
+
+    bool by_row() const { return PARTS == 1 && (gate_ || simple_); }
     void put_all() { put(count_ - next_); }
     void put(int64_t most) {
         int64_t last = next_ + most < count_ ? next_ + most : count_;
@@ -119,6 +153,7 @@ private:
     LinearRows rows_;
     int64_t num_outputs_;
     const GateCall* gate_;
+    Put put_;
     int64_t row_ = 0, next_ = 0, count_ = 0, output_ = 0;
     int num_panels_ = 0;
     bool simple_ = false;
@@ -127,8 +162,8 @@ private:
 
 // Tiles: sums in 0 to 3, x in 4 and 5, weights in 6 and 7. Up to two of rows times up to two panels. Each tile of weights asks for
 // `ahead`.
-template <int ROW_TILES, int PANELS>
-void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t panel, const Ahead& ahead, Results& results) {
+template <int ROW_TILES, int PANELS, typename Put>
+void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t panel, const Ahead& ahead, Results<Put>& results) {
     Rows first = shape.rows_from(row), second = ROW_TILES == 2 ? shape.rows_from(row + TILE_ROWS) : first;
     const uint8_t* panels = static_cast<const uint8_t*>(call.weight.panels) + panel * shape.panel_bytes;
     alignas(64) uint8_t copies[2][TILE_OF_WEIGHTS];
@@ -137,23 +172,31 @@ void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t pa
     zero_tile<1>();
     zero_tile<2>();
     zero_tile<3>();
+    typename Results<Put>::Left left_rows(results, static_cast<int>(shape.num_tiles - 1) * 4);
+    bool by_row = results.by_row();
     for (int64_t tile = 0; tile < shape.num_tiles; ++tile) {
+        auto then = [&]() __attribute__((always_inline)) { if (tile > 0) left_rows.some(); };
         load_passing_tile<4>(first.x + tile * TILE_BYTES, first.bytes);
         load_tile<6>(weights_of(shape, panels, tile, copies[0]), UNIT * PANEL);
         multiply_tiles<0, 4, 6>();
+        then();
         if constexpr (PANELS == 2) {
             load_tile<7>(weights_of(shape, panels + shape.partner_bytes, tile, copies[1]), UNIT * PANEL);
             multiply_tiles<1, 4, 7>();
         }
+        then();
         if constexpr (ROW_TILES == 2) {
             load_passing_tile<5>(second.x + tile * TILE_BYTES, second.bytes);
             multiply_tiles<2, 5, 6>();
-            if constexpr (PANELS == 2) multiply_tiles<3, 5, 7>();
         }
-        results.put(rows_a_tile);
+        then();
+        if constexpr (ROW_TILES == 2 && PANELS == 2) multiply_tiles<3, 5, 7>();
+        then();
+        if (!by_row) results.put(rows_a_tile);
         for (int n = 0; n < PANELS; ++n)
             for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + n * shape.partner_bytes + tile * ahead.step + line);
     }
+    left_rows.rest();
     results.put_all();
     int64_t left = call.rows.num_rows - row;
     auto* sums = results.begin(row, left < ROW_TILES * TILE_ROWS ? left : ROW_TILES * TILE_ROWS, panel, PANELS);
@@ -163,8 +206,8 @@ void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t pa
     if constexpr (ROW_TILES == 2 && PANELS == 2) store_tile<3>(sums[TILE_ROWS] + PANEL, sizeof sums[0]);
 }
 
-template <int PANELS>
-void multiply_rows(const DenseCall& call, const Shape& shape, int64_t first, int64_t last, int64_t panel, Results& results) {
+template <int PANELS, typename Put>
+void multiply_rows(const DenseCall& call, const Shape& shape, int64_t first, int64_t last, int64_t panel, Results<Put>& results) {
     int64_t row = first, num_passes = whole(last - first, 2 * TILE_ROWS);
     // With a few rows the processor's own guesses at what comes next are better (docs/lab.md).
     Ahead ahead{nullptr, 0};
@@ -178,7 +221,8 @@ void multiply_rows(const DenseCall& call, const Shape& shape, int64_t first, int
 }
 
 // Each pair of panels for each block of rows; where it is to be gated, a panel of each half.
-void multiply_all(const DenseCall& call, const GateCall* gate, const Team& team) {
+template <typename Put>
+void multiply_all(const DenseCall& call, const GateCall* gate, const Team& team, Put put) {
     Shape shape = shape_of(call, gate);
     if (shape.first_copied < shape.num_rows) {
         copy_rows(call, shape, team);
@@ -186,7 +230,8 @@ void multiply_all(const DenseCall& call, const GateCall* gate, const Team& team)
     }
     int64_t num_panels = call.rows.num_panels(call.weight.num_outputs), num_pairs = whole(num_panels, 2);
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (shape.num_tiles * TILE_BYTES * 2 * TILE_ROWS)) * 2 * TILE_ROWS;
-    Results results(call, gate);
+    block = rows_of_block(shape.num_rows, 2 * TILE_ROWS, block, team);
+    Results<Put> results(call, gate, put);
     begin_tiles();
     if (call.rows.panels) {
         hand_out_blocks(team, shape.num_rows, block, num_panels, shape.panel_bytes, [&](int64_t first, int64_t count, int64_t index) {
@@ -197,8 +242,13 @@ void multiply_all(const DenseCall& call, const GateCall* gate, const Team& team)
         if (gate || panel + 1 < num_panels) multiply_rows<2>(call, shape, first, last, panel, results);
         else multiply_rows<1>(call, shape, first, last, panel, results);
     });
+    typename Results<Put>::Left(results, 1).rest();
     results.put_all();
     end_tiles();
+}
+
+void multiply_all(const DenseCall& call, const GateCall* gate, const Team& team) {
+    with_put(gate, [&](auto put) { multiply_all(call, gate, team, put); });
 }
 
 }  // namespace

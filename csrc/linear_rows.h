@@ -38,6 +38,13 @@ inline void hand_out_blocks(const Team& team, int64_t num_rows, int64_t block, i
     });
 }
 
+// Many rows are divided among the members as all kernels divide them: each finds in its caches what it wrote itself, and passes all
+// panels. In whole `units`, up to `most` rows at a time.
+inline int64_t rows_of_block(int64_t num_rows, int64_t unit, int64_t most, const Team& team) {
+    int64_t own = (num_rows + unit * team.size - 1) / (unit * team.size) * unit;
+    return own >= 2 * unit && own < most ? own : most;
+}
+
 // What is asked for while rows pass over N panels: the next N, into the second cache. With each part of a panel go `step` bytes, from
 // `from` on, of the one that takes its place; where there are several passes, each asks for its share. (The processor's own
 // guesses end with each page, and asking for what is a fixed distance away is slower: docs/lab.md.)

@@ -2,16 +2,13 @@
 // of rows and two panels, are computed while the next one is multiplied.
 #pragma once
 
-#include "activations.h"
+#include "put_panels.h"
 #include "quantized_operands.h"
 
 namespace quire::QUIRE_TILES {
 
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 256 << 10;
-
-// Tiles of rows from which on a member keeps its own and passes all panels.
-constexpr int64_t FEWEST_OWN_TILES = 4;
 
 constexpr int CHUNK = 4;  // rows whose results are computed at one time
 
@@ -51,22 +48,6 @@ inline void zero_sums() {
     zero_tile<3>();
 }
 
-// How results are put row by row: of two whole panels, of bfloat16, a register each.
-struct PutBoth {
-    static constexpr bool GATED = false;
-    void operator()(BFloat16* to, Floats first, Floats second) const {
-        store(to, first, second);
-    }
-};
-template <typename Activation>
-struct PutGated {
-    static constexpr bool GATED = true;
-    Activation activation;
-    void operator()(BFloat16* to, Floats gate, Floats up) const {
-        store(to, activation(rounded_to<BFloat16>(gate)) * rounded_to<BFloat16>(up));
-    }
-};
-
 template <typename Put>
 class Finished {
 public:
@@ -95,10 +76,9 @@ public:
     // products: as those of this object they would be read and written around each.
     class Rows {
     public:
-        // Of `num_calls` calls of `some` each puts its share.
-        Rows(Finished& finished, int num_calls) : finished_(finished), num_calls_(num_calls), left_(finished.rows_left_), step_(left_) {
+        Rows(Finished& finished, int num_calls) : finished_(finished), shares_(finished.rows_left_, num_calls) {
             if constexpr (PARTS == 1) {
-                if (left_ == 0) return;
+                if (shares_.left() == 0) return;
                 begin_tile(finished.tile_, finished.sums_[0]);
                 y_ = finished.y_ + finished.tile_ * finished.work_.shape.rows * finished.y_stride_ + finished.index_ * PANEL;
                 y_stride_ = finished.y_stride_;
@@ -106,12 +86,10 @@ public:
             }
         }
         [[gnu::always_inline]] void some() {
-            if constexpr (PARTS == 1)
-                for (due_ += step_; due_ >= num_calls_ && left_ > 0; due_ -= num_calls_) put();
+            if constexpr (PARTS == 1) shares_.some([&]() __attribute__((always_inline)) { put(); });
         }
         void finish() {
-            if constexpr (PARTS == 1)
-                while (left_ > 0) put();
+            if constexpr (PARTS == 1) shares_.rest([&] { put(); });
             finished_.rows_left_ = 0;
         }
 
@@ -140,12 +118,12 @@ public:
             }
             finished_.put_(y_, y[0], y[1]);
             y_ += y_stride_;
-            --left_;
-            if (++row_ == rows_ && left_ > 0) begin_tile(tile_ + 1, sums_ + 2);
+            if (++row_ == rows_ && shares_.left() > 1) begin_tile(tile_ + 1, sums_ + 2);
         }
 
         Finished& finished_;
-        int num_calls_, left_, step_, due_ = 0, row_ = 0, rows_ = 0, most_outliers_ = 0;
+        Shares shares_;
+        int row_ = 0, rows_ = 0, most_outliers_ = 0;
         int64_t tile_ = 0, y_stride_ = 0;
         const Sums* sums_ = nullptr;
         const Group<TILE_ROWS>* group_ = nullptr;
@@ -271,8 +249,7 @@ void one_group(const Work& work, const Team& team, Put put) {
     const QuantizedWeight& weight = work.call.weight;
     const Shape& shape = work.shape;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (2 * work.x.row_bytes() * shape.rows)) * 2;
-    // Many rows are divided among the members as they are by all kernels: each finds in its caches what it wrote itself.
-    if (int64_t own = (shape.num_row_tiles + 2 * team.size - 1) / (2 * team.size) * 2; own >= FEWEST_OWN_TILES && own < block) block = own;
+    block = rows_of_block(shape.num_row_tiles, 2, block, team);
     PanelMemory memory(weight, 4);
     Finished<Put> finished(work, put);
     int place = 0;  // the panels of what is not yet finished stay
@@ -296,8 +273,7 @@ void one_group(const Work& work, const Team& team, Put put) {
 }
 
 inline void one_group(const Work& work, const Team& team) {
-    if (!work.gate) return one_group(work, team, PutBoth());
-    with_activation<BFloat16>(work.gate->activation, [&](auto activation) { one_group(work, team, PutGated<decltype(activation)>{activation}); });
+    with_put(work.gate, [&](auto put) { one_group(work, team, put); });
 }
 
 }  // namespace quire::QUIRE_TILES

@@ -142,7 +142,7 @@ void multiply_all(const QuantizedCall& call, const GateCall* gate, const Team& t
     else quantize_tiles<float>(call.rows, weight.zero, shape, x, team);
     Work work{call, gate, shape, x};
     if (shape.num_groups == 1) {
-        team.wait();
+        if (shape.num_row_tiles % team.size) team.wait();  // else each member's tiles are those whose rows it made
         level_outliers(work, team);
     }
     team.wait({weight.panels, work.num_panels() * weight.panel_bytes});

@@ -1,0 +1,51 @@
+// How the results of one row for two panels are put down by tiles' kernels, where each panel's are one register: side by side, or gated.
+#pragma once
+
+#include "activations.h"
+#include "linear.h"
+
+namespace quire::QUIRE_ISA {
+
+struct PutBoth {
+    static constexpr bool GATED = false;
+    void operator()(BFloat16* to, Floats first, Floats second) const { store(to, first, second); }
+};
+
+// Rounded as if they had been stored: the bits are those of `gated`.
+template <typename Activation>
+struct PutGated {
+    static constexpr bool GATED = true;
+    Activation activation;
+    void operator()(BFloat16* to, Floats gate, Floats up) const {
+        store(to, activation(rounded_to<BFloat16>(gate)) * rounded_to<BFloat16>(up));
+    }
+};
+
+// function(put): PutBoth, or PutGated where there is a `gate`.
+template <typename Function>
+void with_put(const GateCall* gate, Function&& function) {
+    if (!gate) return function(PutBoth());
+    with_activation<BFloat16>(gate->activation, [&](auto activation) { function(PutGated<decltype(activation)>{activation}); });
+}
+
+// When rows are put down between products: each of `num_calls` calls of `some` puts its share, the last ones what is left. For a
+// member of the caller's own, so that its values stay in registers.
+class Shares {
+public:
+    Shares(int num_rows, int num_calls) : left_(num_rows), step_(num_rows), num_calls_(num_calls) {}
+
+    template <typename Function>
+    [[gnu::always_inline]] void some(Function&& put) {
+        for (due_ += step_; due_ >= num_calls_ && left_ > 0; due_ -= num_calls_, --left_) put();
+    }
+    template <typename Function>
+    void rest(Function&& put) {
+        for (; left_ > 0; --left_) put();
+    }
+    int left() const { return left_; }
+
+private:
+    int left_, step_, num_calls_, due_ = 0;
+};
+
+}  // namespace quire::QUIRE_ISA
