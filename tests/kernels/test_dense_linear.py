@@ -80,6 +80,23 @@ def test_gated_at_once_as_one_after_the_other(  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_many_rows_gated_at_once(instruction_set: str, num_threads: int) -> None:
+    """More than one block of rows for each thread."""
+    x, values = draw(301, 160, 96, torch.bfloat16)
+    weight = packed(values)
+    both = dense_linear(x, weight, instruction_set=instruction_set)
+    rows = "portable" if instruction_set == "emulated_tiles" else instruction_set
+    expected = forced(rows, lambda: native.gated(both[:, :48], both[:, 48:], "silu"))
+    threads = native.thread_count()
+    try:
+        native.use_num_threads(num_threads)
+        assert torch.equal(dense_gated(x, weight, "silu", instruction_set=instruction_set), expected)
+    finally:
+        native.use_num_threads(threads)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_rows_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> None:
     """Alone, with neighbours, in another tile, in another block of rows; one thread or two."""

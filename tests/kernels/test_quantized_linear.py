@@ -195,6 +195,29 @@ def test_tiles_give_the_bits_of_few_rows(name: str, output_dtype: torch.dtype, t
             assert torch.equal(multiply(x[-num_rows:], tiles), expected[-num_rows:])
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("tiles", [name for name in TILES if name in INSTRUCTION_SETS])
+@pytest.mark.parametrize("name", ["int8", "int8-g128", "Q8_0", "int4-symmetric-g128"])
+def test_many_rows_without_a_bias_have_the_bits_of_few_rows(name: str, tiles: str, num_threads: int) -> None:
+    """Stored row by row between products, each member's own rows at a time; side by side and gated. 47 outliers in a row at most."""
+    num_outputs, num_inputs = 96, 1536
+    weight, _ = make_weight(name, num_outputs, num_inputs // NUM_VALUES[name])
+    generator = torch.Generator().manual_seed(9)
+    x = torch.randn(301, num_inputs, generator=generator)
+    often = torch.rand(301, 1, generator=generator) ** 4 * 0.04
+    x = torch.where(torch.rand(x.shape, generator=generator) < often, x * 40, x).to(torch.bfloat16)
+    expected = quantized_linear(x, weight, instruction_set=TILES[tiles])
+    gated = forced(TILES[tiles], lambda: native.gated(expected[:, :48], expected[:, 48:], "silu"))
+    threads = native.thread_count()
+    try:
+        native.use_num_threads(num_threads)
+        for num_rows in (19, 32, 33, 100, 128, 301):
+            assert torch.equal(quantized_linear(x[:num_rows], weight, instruction_set=tiles), expected[:num_rows])
+            assert torch.equal(quantized_gated(x[-num_rows:], weight, "silu", instruction_set=tiles), gated[-num_rows:])
+    finally:
+        native.use_num_threads(threads)
+
+
 @given(
     name=st.sampled_from(sorted(NUM_VALUES)),
     instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
