@@ -1,36 +1,11 @@
 // Linear layers by tiles whose weights have one group: sums over all inputs are scaled once. Results of one block, of up to two tiles
-// of rows and two panels, are computed while the next one is multiplied.
+// of rows and two panels, are put while the next one is multiplied.
 #pragma once
 
 #include "put_panels.h"
 #include "quantized_operands.h"
 
 namespace quire::QUIRE_TILES {
-
-// Of rows that stay in a core's second cache while the panels pass.
-constexpr int64_t BLOCK_BYTES = 256 << 10;
-
-constexpr int CHUNK = 4;  // rows whose results are computed at one time
-
-// What M rows' gates let through, rounded as if they had been stored: the bits are those of `gated`.
-template <typename T, int M>
-void put_gated(const GateCall& call, int64_t row, int64_t output, const Floats (&gates)[M][PARTS], const Floats (&ups)[M][PARTS]) {
-    with_activation<T>(call.activation, [&](auto activation) {
-        for (int m = 0; m < M; ++m)
-            for (int p = 0; p < PARTS; ++p) {
-                T* to = static_cast<T*>(call.y.data) + (row + m) * call.y.token_stride + output + p * LANES;
-                store(to, activation(rounded_to<T>(gates[m][p])) * rounded_to<T>(ups[m][p]));
-            }
-    });
-}
-
-template <int M>
-void put_gated(const GateCall& call, int64_t row, int64_t output, const Floats (&gates)[M][PARTS], const Floats (&ups)[M][PARTS]) {
-    if (call.bfloat16) put_gated<BFloat16>(call, row, output, gates, ups);
-    else put_gated<float>(call, row, output, gates, ups);
-}
-
-typedef int32_t Sums[TILE_ROWS][PANEL];
 
 // Tiles: sums in 0 to 3, x in 4 and 5, weights in 6 and 7.
 template <int ROW_TILES, int PANELS>
@@ -48,10 +23,11 @@ inline void zero_sums() {
     zero_tile<3>();
 }
 
+// The sums of the last block, of up to two tiles of rows and two panels, until its results are put.
 template <typename Put>
 class Finished {
 public:
-    Finished(const Work& work, Put put) : work_(work), put_(put), chunks_of_tile_((work.shape.rows + CHUNK - 1) / CHUNK) {
+    Finished(const Work& work, Put put) : work_(work), put_(put) {
         const LinearRows& rows = work.call.rows;
         bool plain = PARTS == 1 && !rows.bias && !work.call.weight.has_minimum;
         whole_ = plain && (work.gate ? work.gate->bfloat16 && Put::GATED : rows.y_bfloat16 && work.call.weight.num_outputs % PANEL == 0);
@@ -68,8 +44,7 @@ public:
         for (int p = 0; p < PANELS; ++p) panels_[p] = panels[p];
         bool by_row = whole_ && PANELS == 2;
         rows_left_ = by_row ? work_.rows_of(tile) + (ROW_TILES == 2 ? work_.rows_of(tile + 1) : 0) : 0;
-        chunks_left_ = by_row ? 0 : ROW_TILES * chunks_of_tile_;
-        t_ = first_ = 0;
+        tiles_left_ = by_row ? 0 : ROW_TILES;
     }
 
     // What is left of a block whose rows are put one by one. Its values are the caller's own, so that they stay in registers between
@@ -134,7 +109,14 @@ public:
     };
 
     // What is left otherwise, a few rows at a time.
-    void finish() { advance(chunks_left_); }
+    void finish() {
+        for (int t = 0; t < tiles_left_; ++t)
+            in_groups<CHUNK>(0, work_.rows_of(tile_ + t), [&](int64_t first, auto M) {
+                if (panels_[0].minima) compute_rows<M, true>(t, static_cast<int>(first));
+                else compute_rows<M, false>(t, static_cast<int>(first));
+            });
+        tiles_left_ = 0;
+    }
 
 private:
     // Of one row for one register of a panel's outputs: with what the weights' zero takes, and what outliers add.
@@ -147,22 +129,9 @@ private:
         return load_units(sums + part * LANES) + work_.groups(tile)->minus_zero[row] + of_outliers * OUTLIER;
     }
 
-    void advance(int num_chunks) {
-        for (; num_chunks > 0 && chunks_left_ > 0; --num_chunks, --chunks_left_) compute();
-    }
-    void compute() {
-        int left = work_.rows_of(tile_ + t_) - first_;
-        if (left > 0) at_once<CHUNK>(first_, left, [&](int64_t first, auto M) {
-            if (panels_[0].minima) compute_rows<M, true>(static_cast<int>(first));
-            else compute_rows<M, false>(static_cast<int>(first));
-        });
-        first_ += CHUNK;
-        if (first_ >= work_.shape.rows) ++t_, first_ = 0;
-    }
-
     template <int M, bool MINIMUM>
-    void compute_rows(int first) {
-        int64_t tile = tile_ + t_, row = tile * work_.shape.rows + first;
+    void compute_rows(int t, int first) {
+        int64_t tile = tile_ + t, row = tile * work_.shape.rows + first;
         const auto* group = work_.groups(tile);
         Floats results[2][M][PARTS];
         for (int p = 0; p < num_panels_; ++p) {
@@ -174,7 +143,7 @@ private:
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
                     int i = first + m;
-                    Ints whole = whole_sum(sums_[t_][p][i], tile, i, p, part);
+                    Ints whole = whole_sum(sums_[t][p][i], tile, i, p, part);
                     Floats total = {};
                     total += __builtin_convertvector(whole, Floats) * (scale * group->scales[i]);
                     if constexpr (MINIMUM) total += minimum * group->sums[i];
@@ -193,10 +162,9 @@ private:
     BFloat16* y_;
     int64_t y_stride_;
     int64_t tile_ = 0, index_ = 0;
-    int num_panels_ = 1, chunks_of_tile_, chunks_left_ = 0;
-    int t_ = 0, first_ = 0;  // of the next chunk: the tile, and the row in it
-    int rows_left_ = 0;  // of those that are put one by one
-    bool whole_;
+    int num_panels_ = 1;
+    int rows_left_ = 0, tiles_left_ = 0;  // of a block whose rows are put one by one, and of another
+    bool whole_;                          // whether blocks of two panels are
 };
 
 template <int ROW_TILES, int PANELS, typename Put>

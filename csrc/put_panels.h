@@ -1,8 +1,9 @@
-// How the results of one row for two panels are put down by tiles' kernels, where each panel's are one register: side by side, or gated.
+// How tiles' kernels put results down: of one row for two panels, where each panel's are one register, side by side or gated; and gated
+// ones of any kind.
 #pragma once
 
 #include "activations.h"
-#include "linear.h"
+#include "linear_rows.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -26,6 +27,24 @@ template <typename Function>
 void with_put(const GateCall* gate, Function&& function) {
     if (!gate) return function(PutBoth());
     with_activation<BFloat16>(gate->activation, [&](auto activation) { function(PutGated<decltype(activation)>{activation}); });
+}
+
+// What M rows' gates let through, rounded as if they had been stored: the bits are those of `gated`.
+template <typename T, int M>
+void put_gated(const GateCall& call, int64_t row, int64_t output, const Floats (&gates)[M][PARTS], const Floats (&ups)[M][PARTS]) {
+    with_activation<T>(call.activation, [&](auto activation) {
+        for (int m = 0; m < M; ++m)
+            for (int p = 0; p < PARTS; ++p) {
+                T* to = static_cast<T*>(call.y.data) + (row + m) * call.y.token_stride + output + p * LANES;
+                store(to, activation(rounded_to<T>(gates[m][p])) * rounded_to<T>(ups[m][p]));
+            }
+    });
+}
+
+template <int M>
+void put_gated(const GateCall& call, int64_t row, int64_t output, const Floats (&gates)[M][PARTS], const Floats (&ups)[M][PARTS]) {
+    if (call.bfloat16) put_gated<BFloat16>(call, row, output, gates, ups);
+    else put_gated<float>(call, row, output, gates, ups);
 }
 
 // When rows are put down between products: each of `num_calls` calls of `some` puts its share, the last ones what is left. For a

@@ -13,6 +13,13 @@ namespace quire::QUIRE_TILES {
 
 using namespace quire::QUIRE_ISA;
 
+// Of rows that stay in a core's second cache while the panels pass.
+constexpr int64_t BLOCK_BYTES = 256 << 10;
+
+constexpr int CHUNK = 4;  // rows whose results are computed at one time
+
+typedef int32_t Sums[TILE_ROWS][PANEL];
+
 constexpr int PIECE_UNITS = 8;     // the inputs of which one may be an outlier
 constexpr int UNIT_BYTES = UNIT * PANEL;  // of a panel's codes
 
