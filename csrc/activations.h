@@ -13,7 +13,7 @@ constexpr float LOG2_E = 1.44269504f;
 // x / (1 + e^-x), of `T` as precise as that is. Bounded, e^-x has a reciprocal.
 template <typename T>
 inline Floats silu(Floats x) {
-    if constexpr (sizeof(T) == 2) return x * rough_reciprocal(1.0f + power_of_two<3>(min(x * -LOG2_E, fill(126.0f))));
+    if constexpr (sizeof(T) == 2) return x * rough_reciprocal(1.0f + power_of_two<4>(min(x * -LOG2_E, fill(126.0f))));
     Floats e = power_of_two<6>(magnitude(x) * -LOG2_E);
     return x * (x < 0.0f ? e : fill(1.0f)) * reciprocal(1.0f + e);
 }

@@ -13,6 +13,7 @@ namespace {
 using namespace quire::QUIRE_ISA;
 
 constexpr int64_t BLOCK_BYTES = 768 << 10;  // of rows that stay in a core's second cache while the panels pass
+constexpr int64_t FEWEST_OWN_ROWS = 128;  // from which on a member passes all panels
 constexpr int UNITS_OF_TILE = TILE_BYTES / UNIT;
 constexpr int64_t TILE_OF_WEIGHTS = UNITS_OF_TILE * UNIT * PANEL;  // bytes
 
@@ -230,7 +231,7 @@ void multiply_all(const DenseCall& call, const GateCall* gate, const Team& team,
     }
     int64_t num_panels = call.rows.num_panels(call.weight.num_outputs), num_pairs = whole(num_panels, 2);
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (shape.num_tiles * TILE_BYTES * 2 * TILE_ROWS)) * 2 * TILE_ROWS;
-    block = rows_of_block(shape.num_rows, 2 * TILE_ROWS, block, team);
+    block = rows_of_block(shape.num_rows, 2 * TILE_ROWS, FEWEST_OWN_ROWS, block, team);
     Results<Put> results(call, gate, put);
     begin_tiles();
     if (call.rows.panels) {

@@ -39,10 +39,11 @@ inline void hand_out_blocks(const Team& team, int64_t num_rows, int64_t block, i
 }
 
 // Many rows are divided among the members as all kernels divide them: each finds in its caches what it wrote itself, and passes all
-// panels. In whole `units`, up to `most` rows at a time.
-inline int64_t rows_of_block(int64_t num_rows, int64_t unit, int64_t most, const Team& team) {
+// panels. With fewer than `fewest` rows these would be waited for, since each core reads them all. Rows are in whole `units`; up to `most`
+// at a time.
+inline int64_t rows_of_block(int64_t num_rows, int64_t unit, int64_t fewest, int64_t most, const Team& team) {
     int64_t own = (num_rows + unit * team.size - 1) / (unit * team.size) * unit;
-    return own >= 2 * unit && own < most ? own : most;
+    return own >= fewest && own < most ? own : most;
 }
 
 // What is asked for while rows pass over N panels: the next N, into the second cache. With each part of a panel go `step` bytes, from

@@ -217,7 +217,7 @@ void one_group(const Work& work, const Team& team, Put put) {
     const QuantizedWeight& weight = work.call.weight;
     const Shape& shape = work.shape;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (2 * work.x.row_bytes() * shape.rows)) * 2;
-    block = rows_of_block(shape.num_row_tiles, 2, block, team);
+    block = rows_of_block(shape.num_row_tiles, 2, FEWEST_OWN_TILES, block, team);
     PanelMemory memory(weight, 4);
     Finished<Put> finished(work, put);
     int place = 0;  // the panels of what is not yet finished stay

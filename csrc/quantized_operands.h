@@ -16,6 +16,8 @@ using namespace quire::QUIRE_ISA;
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 256 << 10;
 
+constexpr int64_t FEWEST_OWN_TILES = 4;  // of rows, from which on a member passes all panels
+
 constexpr int CHUNK = 4;  // rows whose results are computed at one time
 
 typedef int32_t Sums[TILE_ROWS][PANEL];

@@ -100,7 +100,7 @@ void several_groups(const Work& work, const Team& team) {
     const QuantizedWeight& weight = work.call.weight;
     const Shape& shape = work.shape;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (work.x.row_bytes() * shape.rows));
-    block = rows_of_block(shape.num_row_tiles, 2, block, team);
+    block = rows_of_block(shape.num_row_tiles, 2, FEWEST_OWN_TILES, block, team);
     // Two panels, one after the other: their results lie in the same lines, and rows are still in the first cache.
     PanelMemory memory(weight, 2);
     hand_out_blocks(team, shape.num_row_tiles, block, work.num_pairs(), 2 * weight.panel_bytes * 4,
