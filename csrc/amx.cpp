@@ -58,7 +58,7 @@ bool multiplies_right() {
 
 // The same of bytes: 96 inputs, one group of parts of tiles.
 bool multiplies_bytes_right() {
-    constexpr int ROWS = 35, INPUTS = 96, OUTPUTS = 40, CODES = INPUTS * PANEL, PANEL_BYTES = CODES + 64, ROW_BYTES = INPUTS + 12 + 8 * 3 + 4;
+    constexpr int ROWS = 35, INPUTS = 96, OUTPUTS = 40, CODES = INPUTS * PANEL, PANEL_BYTES = CODES + 64, ROW_BYTES = INPUTS + 12 + 8 * 3;
     std::vector<float> x(ROWS * INPUTS);
     std::vector<uint8_t> panels(3 * PANEL_BYTES);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i)) * (i % 89 ? 1.0f : 50.0f);
@@ -70,7 +70,7 @@ bool multiplies_bytes_right() {
     auto multiply = [&](void (*quantized_linear)(const QuantizedCall&, const Team&)) {
         std::vector<float> y(ROWS * OUTPUTS);
         std::vector<uint32_t> scratch(48 * ROW_BYTES / 4);
-        QuantizedCall call{{panels.data(), PANEL_BYTES, CODES, INPUTS, OUTPUTS, 8, INPUTS, 1, 128, false},
+        QuantizedCall call{{panels.data(), PANEL_BYTES, CODES, INPUTS, OUTPUTS, 8, INPUTS, 1, 128, false, true},
                            {x.data(), nullptr, y.data(), scratch.data(), ROWS, INPUTS, OUTPUTS, false, false, false}};
         run_on_team(1, [&](const Team& team) { quantized_linear(call, team); });
         return y;

@@ -33,21 +33,21 @@ inline void rebase(Queries& queries, int n, float base) {
     queries.base[n] = base;
 }
 
-// Scores under a base, in powers of two: `score_under(group, base)`. Returns the largest of each lane.
+// Scores under a base, in powers of two: `score_under(group, base)`.
 template <typename ScoreUnder>
-inline Floats put_under(float base, ScoreUnder&& score_under, Seen seen, Floats (&v)[GROUPS]) {
+inline void put_under(float base, ScoreUnder&& score_under, Seen seen, Floats (&v)[GROUPS]) {
     for (int group = 0; group < GROUPS; ++group) v[group] = score_under(group, fill(base));
     if (!seen.all())
         for (int group = 0; group < GROUPS; ++group) v[group] = seen.holds(group) ? v[group] : fill(UNSEEN);
-    Floats most = v[0];
-    for (int group = 1; group < GROUPS; ++group) most = max(most, v[group]);
-    return most;
 }
 
 template <typename ScoreUnder>
 inline float whole_top(ScoreUnder&& score_under, Seen seen) {
     Floats v[GROUPS];
-    return __builtin_ceilf(max_of(put_under(0, score_under, seen, v)));
+    put_under(0, score_under, seen, v);
+    Floats most = v[0];
+    for (int group = 1; group < GROUPS; ++group) most = max(most, v[group]);
+    return __builtin_ceilf(max_of(most));
 }
 
 // Of scores times `factor`.
@@ -59,28 +59,41 @@ inline void cap(const AttentionCall& call, float* scores) {
     for (int key = 0; key < KEYS; key += LANES) store(scores + key, soft_capped(load(scores + key) * call.scale, call.softcap));
 }
 
-// From scores to weights, which are 2^(score - base). The base is no largest score: it follows that only when a score is far above
-// it (as in FlashAttention-4), so that most chunks need not know theirs and leave the sums as they are. When it does follow is up
-// to the query's own scores. Weights that are whole numbers are under the chunk's own largest score.
-template <typename Type, typename ScoreUnder, typename To>
-[[gnu::always_inline]] inline void weigh(ScoreUnder&& score_under, Queries& queries, int n, Seen seen, const ValueScales& value_scales, To to) {
-    Floats v[GROUPS];
-    float under = queries.base[n];
-    if constexpr (Type::WHOLE_WEIGHTS) {
-        under = whole_top(score_under, seen);
-        if (under > queries.base[n] + HEADROOM) rebase(queries, n, under);
-        put_under(under, score_under, seen, v);
-    } else if (any_above(put_under(under, score_under, seen, v), HEADROOM)) {
-        under = whole_top(score_under, seen);
-        rebase(queries, n, under);
-        put_under(under, score_under, seen, v);
-    }
-    for (int group = 0; group < GROUPS; ++group) v[group] = power_of_two<Type::WEIGHT_DEGREE>(v[group]);
+// Of a chunk's keys, and by lane their sum.
+template <int DEGREE>
+inline Floats put_weights(Floats (&v)[GROUPS]) {
+    for (int group = 0; group < GROUPS; ++group) v[group] = power_of_two<DEGREE>(v[group]);
     Floats sum = v[0], other = v[1];
     for (int group = 2; group < GROUPS; group += 2) sum += v[group], other += v[group + 1];
-    float shrunk = Type::WHOLE_WEIGHTS ? whole_power_of_two(under - queries.base[n]) : 1.0f, *total = queries.total + n * LANES;
+    return sum + other;
+}
+
+// From scores to weights, which are 2^(score - base). The base is no largest score: it follows that only when a score is far above
+// it (as in FlashAttention-4), which the weights' sum tells, so that most chunks need not know theirs and leave the sums as they are.
+// When it does follow is up to the query's own scores. Weights that are whole numbers are under the chunk's own largest score.
+template <typename Type, typename ScoreUnder, typename To>
+[[gnu::always_inline]] inline void weigh(ScoreUnder&& score_under, Queries& queries, int n, Seen seen, const ValueScales& value_scales, To to) {
+    constexpr float MOST = 256;  // of a lane: beyond, the base follows
+    Floats v[GROUPS], sum;
+    float shrunk = 1.0f, *total = queries.total + n * LANES;
+    if constexpr (Type::WHOLE_WEIGHTS) {
+        float under = whole_top(score_under, seen);
+        if (under > queries.base[n] + HEADROOM) rebase(queries, n, under);
+        put_under(under, score_under, seen, v);
+        sum = put_weights<Type::WEIGHT_DEGREE>(v);
+        shrunk = whole_power_of_two(under - queries.base[n]);
+    } else {
+        put_under(queries.base[n], score_under, seen, v);
+        sum = put_weights<Type::WEIGHT_DEGREE>(v);
+        if (any_above(sum, MOST)) {
+            float under = whole_top(score_under, seen);
+            rebase(queries, n, under);
+            put_under(under, score_under, seen, v);
+            sum = put_weights<Type::WEIGHT_DEGREE>(v);
+        }
+    }
     queries.weight_scale[n] = Type::put_weights(v, value_scales, seen, to) * shrunk;
-    store(total, load(total) + (sum + other) * shrunk);
+    store(total, load(total) + sum * shrunk);
 }
 
 inline Seen seen_by(const AttentionCall& call, int64_t position, int64_t first) {

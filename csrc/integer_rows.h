@@ -1,8 +1,11 @@
 // Activations as integers of 7 bits and a sign, with a scale for each group of inputs of each row. Where one of 32 neighbours is
-// far larger than the others it has 14 bits, and then costs its neighbours nothing (docs/lab.md).
+// far larger than the others it has 14 bits, and then costs its neighbours nothing (docs/lab.md). Rotated rows have none that are.
 #pragma once
 
+#include <vector>
+
 #include "linear_rows.h"
+#include "rotation.h"
 #include "two_largest.h"
 #include "units.h"
 
@@ -179,27 +182,45 @@ inline void put_outlier(const T* from, int32_t top, float inverse, int64_t piece
     else to.put_outlier(piece, unit_of_codes, unit);
 }
 
-// One group of one row, its pieces' largest magnitudes known. A value that is not finite makes the scale one that is not, and with it
-// the row's results.
+constexpr int32_t INFINITE = 0x7f800000;
+constexpr float NOT_FINITE = __builtin_nanf("");  // the scale of what has such a value, and with it the row's results
+
+inline float inverse_of(float scale) { return scale > 1e-30f ? 1.0f / scale : 0.0f; }  // below, it would overflow
+
+// The codes of a group's values; returns their sum.
+template <bool LISTED, typename T>
+inline int32_t put_codes(const T* from, int64_t num_values, float inverse, const GroupOfRow& to) {
+    constexpr int AT_ONCE = 4;
+    int64_t first = 0;
+    Ints total = {};
+    for (; first + AT_ONCE * LANES <= num_values; first += AT_ONCE * LANES) quantize_values<AT_ONCE, LISTED>(from + first, inverse, first, to, total);
+    at_once<AT_ONCE - 1>(first, (num_values - first) / LANES, [&](int64_t, auto N) {
+        if constexpr (N > 0) quantize_values<N, LISTED>(from + first, inverse, first, to, total);
+    });
+    return sum_of(total);
+}
+
+// Instead of those that are no numbers.
+template <bool LISTED>
+inline void put_zeros(int64_t num_values, const GroupOfRow& to) {
+    static const float zeros[LANES] = {};
+    Ints total = {};
+    for (int64_t first = 0; first < num_values; first += LANES) quantize_values<1, LISTED>(zeros, 0.0f, first, to, total);
+}
+
+// One group of one row, its pieces' largest magnitudes known.
 template <typename T, int UNITS, bool LISTED>
 inline void quantize(const T* from, int32_t* tops, const int32_t* others, int num_pieces, int zero, const GroupOfRow& to) {
-    constexpr int PIECE = UNITS * UNIT, AT_ONCE = 4;
-    constexpr int32_t INFINITE = 0x7f800000;
-    int64_t num_values = static_cast<int64_t>(num_pieces) * PIECE, first = 0;
-    float scale = scale_for_all(tops, others, num_pieces);
-    bool is_finite = largest_of(tops, num_pieces) < INFINITE;
-    float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;  // below, it would overflow
-    Ints total = {};
-    if (is_finite) {
-        for (; first + AT_ONCE * LANES <= num_values; first += AT_ONCE * LANES) quantize_values<AT_ONCE, LISTED>(from + first, inverse, first, to, total);
-        at_once<AT_ONCE - 1>(first, (num_values - first) / LANES, [&](int64_t, auto N) {
-            if constexpr (N > 0) quantize_values<N, LISTED>(from + first, inverse, first, to, total);
-        });
+    constexpr int PIECE = UNITS * UNIT;
+    int64_t num_values = static_cast<int64_t>(num_pieces) * PIECE;
+    float scale = scale_for_all(tops, others, num_pieces), inverse = inverse_of(scale);
+    int32_t sum = 0;
+    if (largest_of(tops, num_pieces) < INFINITE) {
+        sum = put_codes<LISTED>(from, num_values, inverse, to);
     } else {
-        static const T zeros[LANES] = {};  // no number is no code
-        for (; first < num_values; first += LANES) quantize_values<1, LISTED>(zeros, 0.0f, first, to, total);
+        put_zeros<LISTED>(num_values, to);
         std::memset(tops, 0, sizeof tops[0] * num_pieces);
-        scale = of_bits(INFINITE) * 0.0f;
+        scale = NOT_FINITE;
     }
     if constexpr (!LISTED)
         for (int piece = 0; piece < num_pieces; ++piece) to.put_outlier(piece, 0, 0);
@@ -209,8 +230,21 @@ inline void quantize(const T* from, int32_t* tops, const int32_t* others, int nu
             int piece = group + __builtin_ctz(left);
             put_outlier<UNITS, LISTED>(from + piece * PIECE, tops[piece], inverse, piece, num_outliers++, to);
         }
-    int32_t sum = sum_of(total);
     if (LISTED && num_outliers < num_pieces) to.put_outlier(num_outliers, 0, 0);
+    to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
+}
+
+// A row that is one group, rotated into `memory`.
+template <bool LISTED, typename T>
+inline void quantize_rotated(const T* from, int64_t num_values, float* memory, int zero, const GroupOfRow& to) {
+    int32_t most = rotate(from, num_values, memory), sum = 0;
+    float scale = of_bits(most) / MOST;
+    if (most < INFINITE) {
+        sum = put_codes<LISTED>(memory, num_values, inverse_of(scale), to);
+    } else {
+        put_zeros<LISTED>(num_values, to);
+        scale = NOT_FINITE;
+    }
     to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
 }
 
@@ -246,6 +280,18 @@ void quantize_rows(const LinearRows& rows, int zero, const IntegerRows& x, const
             quantize<T, UNITS, false>(from + g * group_size, tops + g * num_pieces, others + g * num_pieces, num_pieces, zero, to);
             to.advance(group_size / UNIT * count, num_pieces);
         }
+    });
+}
+
+// The same of rows that are rotated.
+template <typename T, int ROWS>
+void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& x, const Team& team) {
+    std::vector<Line> rotated(num_lines(x.num_inputs));
+    share(team, x.num_rows, [&](int64_t row) {
+        int64_t first = row / ROWS * ROWS;
+        int count = static_cast<int>(x.num_rows - first < ROWS ? x.num_rows - first : ROWS), i = static_cast<int>(row - first);
+        GroupOfRow to{x.codes(first) + i, x.groups(first), nullptr, count, i, count};
+        quantize_rotated<false>(static_cast<const T*>(rows.x) + row * rows.x_stride, x.num_inputs, rotated.data()->lanes, zero, to);
     });
 }
 

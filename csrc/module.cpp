@@ -413,13 +413,13 @@ NB_MODULE(_native, module) {
     nb::class_<QuantizedWeight>(module, "QuantizedWeight")
         .def("__init__",
              [](QuantizedWeight* self, uintptr_t panels, int64_t panel_bytes, int64_t header_offset, int64_t num_inputs,
-                int64_t num_outputs, int bits, int group_size, int groups_per_block, int zero, bool has_minimum) {
-                 new (self) QuantizedWeight{at<uint8_t>(panels), panel_bytes, header_offset,    num_inputs, num_outputs,
-                                            bits,                group_size,  groups_per_block, zero,       has_minimum};
+                int64_t num_outputs, int bits, int group_size, int groups_per_block, int zero, bool has_minimum, bool rotated) {
+                 new (self) QuantizedWeight{at<uint8_t>(panels), panel_bytes,      header_offset, num_inputs,  num_outputs, bits,
+                                            group_size,          groups_per_block, zero,          has_minimum, rotated};
              },
              nb::kw_only(), nb::arg("panels"), nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"),
              nb::arg("num_outputs"), nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"), nb::arg("zero"),
-             nb::arg("has_minimum"));
+             nb::arg("has_minimum"), nb::arg("rotated"));
     module.def("dense_linear", &dense_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
                nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"), nb::arg("num_threads"));
     module.def("dense_gated", &dense_gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),

@@ -1,5 +1,5 @@
-// Linear layers by tiles whose weights have one group: sums over all inputs are scaled once. Results of one block, of up to two tiles
-// of rows and two panels, are put while the next one is multiplied.
+// Linear layers by tiles whose weights are rotated (rotation.h), so have one group: sums over all inputs are scaled once. Results of one
+// block, of up to two tiles of rows and two panels, are put while the next one is multiplied.
 #pragma once
 
 #include "put_panels.h"
@@ -29,7 +29,7 @@ class Finished {
 public:
     Finished(const Work& work, Put put) : work_(work), put_(put) {
         const LinearRows& rows = work.call.rows;
-        bool plain = PARTS == 1 && !rows.bias && !work.call.weight.has_minimum;
+        bool plain = PARTS == 1 && !rows.bias;
         whole_ = plain && (work.gate ? work.gate->bfloat16 && Put::GATED : rows.y_bfloat16 && work.call.weight.num_outputs % PANEL == 0);
         y_ = static_cast<BFloat16*>(work.gate ? work.gate->y.data : rows.y);
         y_stride_ = work.gate ? work.gate->y.token_stride : rows.y_stride;
@@ -57,7 +57,7 @@ public:
                 begin_tile(finished.tile_, finished.sums_[0]);
                 y_ = finished.y_ + finished.tile_ * finished.work_.shape.rows * finished.y_stride_ + finished.index_ * PANEL;
                 y_stride_ = finished.y_stride_;
-                for (int p = 0; p < 2; ++p) scales_[p] = load(finished.panels_[p].scales), codes_[p] = finished.panels_[p].codes;
+                for (int p = 0; p < 2; ++p) scales_[p] = load(finished.panels_[p].scales);
             }
         }
         [[gnu::always_inline]] void some() {
@@ -73,21 +73,13 @@ public:
             sums_ = sums;
             tile_ = tile;
             group_ = finished_.work_.groups(tile);
-            outliers_ = finished_.work_.outliers(tile);
-            most_outliers_ = finished_.work_.most_outliers(tile);
             row_ = 0;
             rows_ = finished_.work_.rows_of(tile);
         }
         [[gnu::always_inline]] void put() {
-            Ints of_outliers[2] = {};
-            const auto* outliers = outliers_;
-            for (int32_t n = most_outliers_; n > 0; --n, ++outliers) {
-                int64_t at = outliers->units[row_] * UNIT_BYTES;
-                for (int p = 0; p < 2; ++p) of_outliers[p] = add_products(of_outliers[p], load_bytes(codes_[p] + at), outliers->codes[row_]);
-            }
             Floats y[2];
             for (int p = 0; p < 2; ++p) {
-                Ints whole = load_units(sums_[p][row_]) + group_->minus_zero[row_] + of_outliers[p] * OUTLIER;
+                Ints whole = load_units(sums_[p][row_]) + group_->minus_zero[row_];
                 Floats total = {};
                 y[p] = total + __builtin_convertvector(whole, Floats) * (scales_[p] * group_->scales[row_]);
             }
@@ -98,12 +90,10 @@ public:
 
         Finished& finished_;
         Shares shares_;
-        int row_ = 0, rows_ = 0, most_outliers_ = 0;
+        int row_ = 0, rows_ = 0;
         int64_t tile_ = 0, y_stride_ = 0;
         const Sums* sums_ = nullptr;
         const Group<TILE_ROWS>* group_ = nullptr;
-        const Outliers<TILE_ROWS>* outliers_ = nullptr;
-        const uint8_t* codes_[2] = {};
         Floats scales_[2] = {};
         BFloat16* y_ = nullptr;
     };
@@ -112,41 +102,26 @@ public:
     void finish() {
         for (int t = 0; t < tiles_left_; ++t)
             in_groups<CHUNK>(0, work_.rows_of(tile_ + t), [&](int64_t first, auto M) {
-                if (panels_[0].minima) compute_rows<M, true>(t, static_cast<int>(first));
-                else compute_rows<M, false>(t, static_cast<int>(first));
+                compute_rows<M>(t, static_cast<int>(first));
             });
         tiles_left_ = 0;
     }
 
 private:
-    // Of one row for one register of a panel's outputs: with what the weights' zero takes, and what outliers add.
-    Ints whole_sum(const int32_t* sums, int64_t tile, int row, int p, int part) const {
-        const auto* outliers = work_.outliers(tile);
-        const uint8_t* codes = panels_[p].codes + part * UNIT * LANES;
-        Ints of_outliers = {};
-        for (int32_t n = work_.most_outliers(tile); n > 0; --n, ++outliers)
-            of_outliers = add_products(of_outliers, load_bytes(codes + outliers->units[row] * UNIT_BYTES), outliers->codes[row]);
-        return load_units(sums + part * LANES) + work_.groups(tile)->minus_zero[row] + of_outliers * OUTLIER;
-    }
-
-    template <int M, bool MINIMUM>
+    template <int M>
     void compute_rows(int t, int first) {
         int64_t tile = tile_ + t, row = tile * work_.shape.rows + first;
         const auto* group = work_.groups(tile);
         Floats results[2][M][PARTS];
         for (int p = 0; p < num_panels_; ++p) {
-            const Panel& panel = panels_[p];
             auto& y = results[p];
             for (int part = 0; part < PARTS; ++part) {
-                Floats scale = load(panel.scales + part * LANES), minimum = {};
-                if constexpr (MINIMUM) minimum = load(panel.minima + part * LANES);
+                Floats scale = load(panels_[p].scales + part * LANES);
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
-                    int i = first + m;
-                    Ints whole = whole_sum(sums_[t][p][i], tile, i, p, part);
+                    Ints whole = load_units(sums_[t][p][first + m] + part * LANES) + group->minus_zero[first + m];
                     Floats total = {};
-                    total += __builtin_convertvector(whole, Floats) * (scale * group->scales[i]);
-                    if constexpr (MINIMUM) total += minimum * group->sums[i];
+                    total += __builtin_convertvector(whole, Floats) * (scale * group->scales[first + m]);
                     y[m][part] = total;
                 }
             }

@@ -29,8 +29,7 @@ inline Bytes codes_of_unit(const uint8_t* from, int unit, int part) {
 
 // Adds the products of a piece: `x` [UNITS, M], `sums` [M, registers of N panels]. Elsewhere than in its caller sums would be in memory.
 template <int BITS, int UNITS, int M, int N>
-[[gnu::always_inline]] inline void add_piece(const uint8_t* panel, int64_t panel_bytes, const int32_t* x, const Outliers<M>& outliers,
-                                             Ints (&sums)[M * N * PARTS]) {
+[[gnu::always_inline]] inline void add_piece(const uint8_t* panel, int64_t panel_bytes, const int32_t* x, Ints (&sums)[M * N * PARTS]) {
     constexpr int ALL = N * PARTS, SUMS = M * ALL;
     for (int pair = 0; pair < UNITS / 2; ++pair) {
         Bytes codes[2 * ALL];
@@ -42,6 +41,12 @@ template <int BITS, int UNITS, int M, int N>
             sums[s % SUMS] = add_products(sums[s % SUMS], codes[unit * ALL + p], x[(2 * pair + unit) * M + i]);
         }
     }
+}
+
+template <int BITS, int M, int N>
+[[gnu::always_inline]] inline void add_outliers(const uint8_t* panel, int64_t panel_bytes, const Outliers<M>& outliers,
+                                                Ints (&sums)[M * N * PARTS]) {
+    constexpr int ALL = N * PARTS;
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < M; ++i) {
         if (!outliers.codes[i]) continue;
@@ -55,7 +60,7 @@ template <int BITS, int UNITS, int M, int N>
 
 // M rows times the weights of N panels. Sums are arrays with one index, their loops unrolled early, and the loops around those run
 // at least once: else GCC keeps them in memory.
-template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, int M, int N>
+template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED, int M, int N>
 void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, const uint8_t* panel, const Ahead& ahead,
               Floats (&y)[M][N * PARTS]) {
     constexpr int ALL = N * PARTS, SUMS = M * ALL;
@@ -89,7 +94,8 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
                 for (int n = 0; n < N; ++n)
                     for (int64_t line = 0; line < ahead.step; line += 64) prefetch(next + n * weight.panel_bytes + line);
                 next += ahead.step;
-                add_piece<BITS, UNITS, M, N>(panel, weight.panel_bytes, x, *outliers++, sums);
+                add_piece<BITS, UNITS, M, N>(panel, weight.panel_bytes, x, sums);
+                if constexpr (!ROTATED) add_outliers<BITS, M, N>(panel, weight.panel_bytes, *outliers++, sums);
                 x += UNITS * M;
                 panel += PIECE_BYTES;
             } while (++piece < rows.num_pieces);
@@ -114,13 +120,19 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
     for (int s = 0; s < SUMS; ++s) y[s / ALL][s % ALL] = totals[s];
 }
 
-template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS>
+template <typename T, int UNITS, bool ROTATED>
+void to_integers(const QuantizedCall& call, const IntegerRows& x, const Team& team) {
+    if constexpr (ROTATED) quantize_rotated_rows<T, ROWS>(call.rows, call.weight.zero, x, team);
+    else quantize_rows<T, UNITS, ROWS>(call.rows, call.weight.zero, x, team);
+}
+
+template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED = false>
 void linear(const QuantizedCall& call, const Team& team) {
     const QuantizedWeight& weight = call.weight;
     int64_t num_groups = weight.num_inputs / weight.group_size, num_pieces = weight.group_size / (UNITS * UNIT);
     IntegerRows x{weight.num_inputs, num_groups, num_pieces, call.rows.num_rows, static_cast<uint8_t*>(call.rows.scratch)};
-    if (call.rows.x_bfloat16) quantize_rows<BFloat16, UNITS, ROWS>(call.rows, weight.zero, x, team);
-    else quantize_rows<float, UNITS, ROWS>(call.rows, weight.zero, x, team);
+    if (call.rows.x_bfloat16) to_integers<BFloat16, UNITS, ROTATED>(call, x, team);
+    else to_integers<float, UNITS, ROTATED>(call, x, team);
     int64_t num_panels = call.rows.num_panels(weight.num_outputs);
     team.wait({weight.panels, call.rows.panels ? 0 : num_panels * weight.panel_bytes});
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (x.row_bytes() * ROWS)) * ROWS;
@@ -130,7 +142,7 @@ void linear(const QuantizedCall& call, const Team& team) {
         in_groups<N == 1 ? ROWS : 1>(first, count, [&](int64_t row, auto M) {
             prefetch_results<N>(call.rows, row, M, index);
             Floats y[M][N * PARTS];
-            multiply<BITS, UNITS, MINIMUM, BLOCKS, M, N>(weight, x, row, panel, ahead, y);
+            multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, M, N>(weight, x, row, panel, ahead, y);
             ahead.from += num_groups * num_pieces * ahead.step;
             for (int n = 0; n < N; ++n) store_rows(call.rows, weight.num_outputs, row, (index + n) * PANEL, y, n * PARTS);
         });
@@ -156,6 +168,7 @@ Linear choose(const QuantizedWeight& weight) {
 }
 
 Linear choose(const QuantizedWeight& weight) {
+    if (weight.rotated) return linear<8, 8, false, false, true>;
     if (weight.bits == 4) return choose<4, 8>(weight);
     return weight.group_size == 16 ? choose<8, 4>(weight) : choose<8, 8>(weight);
 }
@@ -198,6 +211,7 @@ void panel_rows(const PanelRowsCall& call, const Team& team) {
     float* row = memory.data()->lanes;
     share(team, call.num_indices, [&](int64_t t) {
         dequantize_row(call.weight, call.indices[t], row);
+        if (call.weight.rotated) rotate(row, width, row);  // back
         for (int64_t k = 0; k < width; k += LANES) {
             if (call.y_bfloat16) store(static_cast<BFloat16*>(call.y) + t * width + k, load(row + k));
             else store(static_cast<float*>(call.y) + t * width + k, load(row + k));

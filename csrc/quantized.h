@@ -16,10 +16,11 @@ struct QuantizedWeight {
     int64_t num_inputs, num_outputs;
     int bits, group_size, groups_per_block, zero;
     bool has_minimum;
+    bool rotated;  // its rows were, and so must be those that it is multiplied by (rotation.h): 8 bits, one group and no minimum
 };
 
 // Scratch (integer_rows.h): for each row K bytes, 12 for each group of inputs, and 8 for each 32 inputs of one, or for a smaller one;
-// of whole tiles of 16 rows. With one group of inputs 4 bytes more.
+// of whole tiles of 16 rows.
 struct QuantizedCall {
     QuantizedWeight weight;
     LinearRows rows;

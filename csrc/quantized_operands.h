@@ -89,13 +89,11 @@ private:
     std::vector<Line> lines_;
 };
 
-// Codes row by row, or tile by tile where there is one group of whole tiles: their lines are then neighbours. Groups and outliers of
-// TILE_ROWS rows side by side for each tile of rows, which need not be full.
+// Codes row by row. Groups and outliers of TILE_ROWS rows side by side for each tile of rows, which need not be full.
 template <typename T>
 void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
     int num_pieces = static_cast<int>(x.num_pieces);
     int64_t group_size = x.num_inputs / x.num_groups;
-    int64_t step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
     Runs runs(x, team);
     share(team, x.num_rows * runs.count, [&](int64_t item) {
         int64_t first = item % runs.count * runs.groups, tile = item / runs.count / TILE_ROWS;
@@ -105,9 +103,9 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
         const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride + first * group_size;
         int32_t tops[MAX_PIECES], others[MAX_PIECES];
         if (is_row) two_largest_of_pieces<PIECE_UNITS>(from, num_groups * num_pieces, tops, others);
-        GroupOfRow to{x.codes(tile * shape.rows) + (i * shape.x_stride + first * group_size) / UNIT,
+        GroupOfRow to{x.codes(tile * shape.rows) + (i * x.num_inputs + first * group_size) / UNIT,
                       x.groups(tile * TILE_ROWS) + first * IntegerRows::WORDS_OF_GROUP * TILE_ROWS,
-                      x.outliers(tile * TILE_ROWS) + first * num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS, TILE_ROWS, i, step};
+                      x.outliers(tile * TILE_ROWS) + first * num_pieces * IntegerRows::WORDS_OF_PIECE * TILE_ROWS, TILE_ROWS, i, GroupOfRow::RUN};
         for (int g = 0; g < num_groups; ++g) {
             if (is_row) {
                 quantize<T, PIECE_UNITS, true>(from + g * group_size, tops + g * num_pieces, others + g * num_pieces, num_pieces, zero, to);
@@ -117,6 +115,21 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
             }
             to.advance(group_size / UNIT, num_pieces);
         }
+    });
+}
+
+// Of rotated rows: tile by tile where these are whole, for their lines are then neighbours.
+template <typename T>
+void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
+    std::vector<Line> rotated(num_lines(x.num_inputs));
+    int64_t step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
+    share(team, x.num_rows, [&](int64_t place) {
+        int64_t tile = place / TILE_ROWS;
+        int i = static_cast<int>(place % TILE_ROWS);
+        int64_t row = tile * shape.rows + i;
+        GroupOfRow to{x.codes(tile * shape.rows) + i * shape.x_stride / UNIT, x.groups(tile * TILE_ROWS), nullptr, TILE_ROWS, i, step};
+        if (i >= shape.rows || row >= rows.num_rows) return to.put_scale(0.0f, 0.0f, 0);
+        quantize_rotated<true>(static_cast<const T*>(rows.x) + row * rows.x_stride, x.num_inputs, rotated.data()->lanes, zero, to);
     });
 }
 
@@ -166,35 +179,10 @@ struct Work {
 
     const Group<TILE_ROWS>* groups(int64_t tile) const { return reinterpret_cast<const Group<TILE_ROWS>*>(x.groups(tile * TILE_ROWS)); }
     Outliers<TILE_ROWS>* outliers(int64_t tile) const { return reinterpret_cast<Outliers<TILE_ROWS>*>(x.outliers(tile * TILE_ROWS)); }
-    // How many of them the row of a tile with the most has, behind all rows.
-    int32_t& most_outliers(int64_t tile) const { return reinterpret_cast<int32_t*>(x.outliers(x.num_rows))[tile]; }
     int rows_of(int64_t tile) const {
         int64_t left = call.rows.num_rows - tile * shape.rows;
         return static_cast<int>(left < shape.rows ? left : shape.rows);
     }
 };
-
-// Each row's list gets as many as the longest one of its tile, of zeros: then none has to be asked where it ends.
-inline void level_outliers(const Work& work, const Team& team) {
-    share(team, work.shape.num_row_tiles, [&](int64_t tile) {
-        Outliers<TILE_ROWS>* outliers = work.outliers(tile);
-        Ints here[TILE_ROWS / LANES];  // has not ended
-        for (Ints& lanes : here) lanes = ~Ints{};
-        int32_t n = 0;
-        for (bool all_ended = false; n < work.shape.pieces_of_group; ++n, ++outliers) {
-            all_ended = true;
-            for (int part = 0; part < TILE_ROWS / LANES; ++part) {
-                Ints codes = load_units(outliers->codes + part * LANES), units = load_units(outliers->units + part * LANES);
-                here[part] &= codes != 0;
-                codes &= here[part], units &= here[part];
-                std::memcpy(outliers->codes + part * LANES, &codes, sizeof codes);
-                std::memcpy(outliers->units + part * LANES, &units, sizeof units);
-                all_ended &= !any(here[part]);
-            }
-            if (all_ended) break;
-        }
-        work.most_outliers(tile) = n;
-    });
-}
 
 }  // namespace quire::QUIRE_TILES

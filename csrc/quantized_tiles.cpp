@@ -6,7 +6,7 @@
 namespace quire::QUIRE_TILES {
 namespace {
 
-// From so many rows on tiles are faster: of weights with one group, with several, and with groups of one piece, where scaling the
+// From so many rows on tiles are faster: of weights that are rotated, with groups, and with groups of one piece, where scaling the
 // sums takes longer than multiplying.
 constexpr int64_t FEWEST_ROWS = 4, FEWEST_ROWS_OF_GROUPS = 8, FEWEST_ROWS_OF_PIECES = 16;
 
@@ -22,7 +22,7 @@ inline void multiply_group(const Work& work, const uint8_t* x, const uint8_t* co
     store_tile<0>(sums, sizeof sums[0]);
 }
 
-// Several groups: one tile of rows times one panel, up to M rows, their totals in registers. While one group's sums are scaled
+// Groups: one tile of rows times one panel, up to M rows, their totals in registers. While one group's sums are scaled
 // the next one's are multiplied.
 template <int M, bool ZERO, bool MINIMUM>
 void multiply_groups(const Work& work, int64_t tile, const Panel& panel, Ahead& ahead, Floats (&y)[M][PARTS]) {
@@ -96,7 +96,7 @@ void multiply_pair(const Work& work, int64_t tile, int64_t pair, const Panel (&p
 }
 
 template <bool ZERO, bool MINIMUM>
-void several_groups(const Work& work, const Team& team) {
+void groups(const Work& work, const Team& team) {
     const QuantizedWeight& weight = work.call.weight;
     const Shape& shape = work.shape;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (work.x.row_bytes() * shape.rows));
@@ -121,8 +121,14 @@ void several_groups(const Work& work, const Team& team) {
 // Weights whose groups are not made of whole pieces are left to the other kernel.
 bool is_faster(const QuantizedWeight& weight, int64_t num_rows) {
     if (weight.group_size % (PIECE_UNITS * UNIT)) return false;
-    if (weight.group_size == weight.num_inputs) return num_rows >= FEWEST_ROWS;
+    if (weight.rotated) return num_rows >= FEWEST_ROWS;
     return num_rows >= (weight.group_size > PIECE_UNITS * UNIT ? FEWEST_ROWS_OF_GROUPS : FEWEST_ROWS_OF_PIECES);
+}
+
+template <typename T>
+void to_integers(const QuantizedCall& call, const Shape& shape, const IntegerRows& x, const Team& team) {
+    if (call.weight.rotated) quantize_rotated_tiles<T>(call.rows, call.weight.zero, shape, x, team);
+    else quantize_tiles<T>(call.rows, call.weight.zero, shape, x, team);
 }
 
 void multiply_all(const QuantizedCall& call, const GateCall* gate, const Team& team) {
@@ -134,25 +140,21 @@ void multiply_all(const QuantizedCall& call, const GateCall* gate, const Team& t
     shape.num_groups = weight.num_inputs / weight.group_size;
     shape.tiles_of_group = weight.group_size / (shape.units * UNIT);
     shape.pieces_of_group = weight.group_size / (PIECE_UNITS * UNIT);
-    bool tile_by_tile = shape.num_groups == 1 && shape.units * UNIT == TILE_BYTES;
+    bool tile_by_tile = weight.rotated && shape.units * UNIT == TILE_BYTES;
     shape.x_stride = tile_by_tile ? TILE_BYTES : weight.num_inputs;
     shape.x_step = shape.units * UNIT * (tile_by_tile ? shape.rows : 1);
     IntegerRows x{weight.num_inputs, shape.num_groups, shape.pieces_of_group, shape.num_row_tiles * TILE_ROWS,
                   static_cast<uint8_t*>(call.rows.scratch)};
-    if (call.rows.x_bfloat16) quantize_tiles<BFloat16>(call.rows, weight.zero, shape, x, team);
-    else quantize_tiles<float>(call.rows, weight.zero, shape, x, team);
+    if (call.rows.x_bfloat16) to_integers<BFloat16>(call, shape, x, team);
+    else to_integers<float>(call, shape, x, team);
     Work work{call, gate, shape, x};
-    if (shape.num_groups == 1) {
-        if (shape.num_row_tiles % team.size) team.wait();  // else each member's tiles are those whose rows it made
-        level_outliers(work, team);
-    }
     team.wait({weight.panels, work.num_panels() * weight.panel_bytes});
     TileShape of_sums{shape.rows, TILE_BYTES}, of_x{shape.rows, shape.units * UNIT}, of_weights{shape.units, TILE_BYTES};
     begin_tiles({of_sums, of_sums, of_sums, of_sums, of_x, of_x, of_weights, of_weights});
-    if (shape.num_groups == 1) one_group(work, team);
-    else if (weight.has_minimum && weight.zero) several_groups<true, true>(work, team);
-    else if (weight.has_minimum) several_groups<false, true>(work, team);
-    else several_groups<true, false>(work, team);
+    if (weight.rotated) one_group(work, team);
+    else if (weight.has_minimum && weight.zero) groups<true, true>(work, team);
+    else if (weight.has_minimum) groups<false, true>(work, team);
+    else groups<true, false>(work, team);
     end_tiles();
 }
 

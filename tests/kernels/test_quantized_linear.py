@@ -18,6 +18,7 @@ from quire.kernels.dtype import dtype_of
 from quire.kernels.native_linear import panel_rows, quantized_gated, quantized_linear
 from quire.kernels.panels import (
     PANEL,
+    PanelLayout,
     PanelWeight,
     can_follow,
     empty_panels,
@@ -27,6 +28,7 @@ from quire.kernels.panels import (
     layout_of_blocks,
     pack_blocks,
 )
+from quire.kernels.rotation import rotated
 from quire.kernels.torch_on_arrays import as_torch
 from quire.quantization.rounding import round_rows
 
@@ -63,7 +65,8 @@ def make_rounded(rounding: Rounding, floats: np.ndarray) -> tuple[PanelWeight, t
     values = codes * rows.scale.astype(np.float32)[..., None]
     if rows.minimum is not None:
         values += rows.minimum.astype(np.float32)[..., None]
-    return weight, torch.from_numpy(values.reshape(floats.shape))
+    values = values.reshape(floats.shape)
+    return weight, torch.from_numpy(rotated(values) if rows.rotated else values)
 
 
 def make_stored(
@@ -82,10 +85,13 @@ def make_stored(
     return weight, floats
 
 
-def scales(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def scales(x: torch.Tensor, layout: PanelLayout) -> tuple[torch.Tensor, torch.Tensor]:
     """Activations in groups, float64, and the scale of each group: the largest of each piece may have a second code."""
-    groups = x.double().view(len(x), -1, group_size)
-    sizes = groups.abs().view(*groups.shape[:2], -1, min(group_size, PIECE))
+    if layout.rotated:
+        groups = torch.from_numpy(rotated(x.double().numpy()))[:, None]
+        return groups, groups.abs().amax(2, keepdim=True) / 127
+    groups = x.double().view(len(x), -1, layout.group_size)
+    sizes = groups.abs().view(*groups.shape[:2], -1, min(layout.group_size, PIECE))
     largest, place = sizes.max(-1, keepdim=True)
     rest = sizes.scatter(-1, place, 0.0).amax(-1, keepdim=True)
     apart = torch.maximum(rest / 127, largest / (127 * 128))
@@ -93,15 +99,16 @@ def scales(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor
     return groups, torch.where(largest > times * rest, apart, largest / 127).amax(2)
 
 
-def rounded(x: torch.Tensor, group_size: int) -> torch.Tensor:
+def rounded(x: torch.Tensor, layout: PanelLayout) -> torch.Tensor:
     """The torch twin of what the kernel does to activations, in float64."""
-    groups, scale = scales(x, group_size)
-    return torch.where(scale > 0, (groups / scale).round() * scale, 0.0).view(x.shape)
+    groups, scale = scales(x, layout)
+    back = torch.where(scale > 0, (groups / scale).round() * scale, 0.0).view(x.shape)
+    return torch.from_numpy(rotated(back.numpy())) if layout.rotated else back
 
 
-def half_way(x: torch.Tensor, group_size: int) -> torch.Tensor:
+def half_way(x: torch.Tensor, layout: PanelLayout) -> torch.Tensor:
     """How many values of each row are, but for float32's rounding, half-way between two codes: [T, 1]."""
-    groups, scale = scales(x, group_size)
+    groups, scale = scales(x, layout)
     off = (groups.abs() / scale % 1 - 0.5).abs()
     # Codes go up to 127 * 128, with float32's precision.
     return (off < 4e-3).sum((1, 2), dtype=torch.float64)[:, None]
@@ -110,12 +117,12 @@ def half_way(x: torch.Tensor, group_size: int) -> torch.Tensor:
 def assert_close(
     found: torch.Tensor, x: torch.Tensor, weight: PanelWeight, floats: torch.Tensor, bias: torch.Tensor | None = None
 ) -> None:
-    expected = rounded(x, weight.layout.group_size) @ floats.double().T
+    expected = rounded(x, weight.layout) @ floats.double().T
     if bias is not None:
         expected += bias.double()
     # A value half-way between two codes may go either way: the kernel divides in float32.
     step = x.double().abs().amax() / 127 * floats.double().abs().amax()
-    limit = TOLERANCE[found.dtype] * expected.abs().amax() + step * half_way(x, weight.layout.group_size)
+    limit = TOLERANCE[found.dtype] * expected.abs().amax() + step * half_way(x, weight.layout)
     assert ((found.double() - expected).abs() <= limit).all()
 
 
@@ -141,11 +148,15 @@ def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: st
 def test_rows_come_back_as_the_type_defines_them(
     name: str, instruction_set: str, num_outputs: int, num_blocks: int, num_indices: int, dtype: torch.dtype
 ) -> None:
-    """Bit for bit in float32: nothing is rounded on the way into panels."""
+    """Bit for bit in float32, where they are not rotated back: nothing is rounded on the way into panels."""
     weight, floats = make_weight(name, num_outputs, num_blocks)
     indices = torch.randint(num_outputs, (num_indices,), generator=torch.Generator().manual_seed(num_blocks))
     found = forced(instruction_set, lambda: panel_rows(weight, indices, dtype_of(dtype)))
-    assert torch.equal(as_torch(found), floats[indices].to(dtype))
+    expected = floats[indices].to(dtype)
+    if weight.layout.rotated:
+        assert torch.allclose(as_torch(found), expected, rtol=torch.finfo(dtype).eps, atol=1e-6)
+    else:
+        assert torch.equal(as_torch(found), expected)
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -285,7 +296,7 @@ def test_values_that_are_not_finite_stay_in_their_row_and_are_seen(bad: float) -
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K", "int8", "int4-g64"])
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K", "int8-g64", "int4-g64"])
 def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str) -> None:
     weight, floats = make_weight(name, 48, 256 // NUM_VALUES[name])
     x = torch.randn(9, 256, generator=torch.Generator().manual_seed(3))
@@ -294,6 +305,17 @@ def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str
     x[torch.arange(9), at] = torch.tensor([100.0, -100.0, 40.0] * 3)
     wild = quantized_linear(x, weight, instruction_set=instruction_set).double() - x.double() @ floats.double().T
     assert wild.std() < 2 * calm.std()
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_rotated_rows_share_an_outlier(instruction_set: str) -> None:
+    """With one scale for a row that is not rotated, steps would be 60 times as large."""
+    weight, floats = make_weight("int8", 48, 18)  # 2,304 inputs
+    x = torch.randn(9, 2304, generator=torch.Generator().manual_seed(3))
+    calm = quantized_linear(x, weight, instruction_set=instruction_set).double() - x.double() @ floats.double().T
+    x[torch.arange(9), torch.arange(9) * 29 + 5] = torch.tensor([240.0, -240.0, 120.0] * 3)
+    wild = quantized_linear(x, weight, instruction_set=instruction_set).double() - x.double() @ floats.double().T
+    assert wild.std() < 12 * calm.std()
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)

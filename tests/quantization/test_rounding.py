@@ -14,6 +14,7 @@ from quire.core.quantization import ROUNDINGS, Rounding
 from quire.kernels.cpu_ops import CpuOps
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels
+from quire.kernels.rotation import rotated
 from quire.kernels.torch_on_arrays import as_torch
 from quire.quantization.rounding import round_rows
 from quire.quantization.select import select_method
@@ -25,7 +26,7 @@ def restored(rows: np.ndarray, rounding: Rounding, size: int) -> np.ndarray:
     values = groups * found.scale.astype(np.float64)[..., None]
     if found.minimum is not None:
         values += found.minimum.astype(np.float64)[..., None]
-    return values.reshape(rows.shape)
+    return rotated(values.reshape(rows.shape)) if found.rotated else values.reshape(rows.shape)
 
 
 @given(
@@ -42,7 +43,12 @@ def test_no_weight_is_off_by_more_than_a_step(  # type: ignore[no-untyped-def]
     rng, rounding = np.random.default_rng(seed), ROUNDINGS[name]
     group_size = min(rounding.group_size, 256)
     rows = (size * (rng.standard_normal((num_rows, num_groups * group_size)) + shift)).astype(np.float32)
-    groups = rows.reshape(num_rows, -1, group_size)
+
+    def in_groups(values: np.ndarray) -> np.ndarray:
+        rotates = rounding.rotated and num_groups == 1
+        return (rotated(values) if rotates else values).reshape(num_rows, -1, group_size)
+
+    groups = in_groups(rows)
     largest = np.abs(groups).max(-1)
     # A symmetric code of 4 bits reaches 8 steps on one side, and 7 on the other.
     steps = 127 if rounding.bits == 8 else 7
@@ -51,7 +57,7 @@ def test_no_weight_is_off_by_more_than_a_step(  # type: ignore[no-untyped-def]
     # what all of them would lose without.
     given_up = 0.0 if rounding.bits == 8 else 0.5 * (np.sqrt(group_size) - 1)
     limit = step * (0.5 + given_up) + largest * 2e-3
-    error = np.abs(restored(rows, rounding, group_size) - rows).reshape(groups.shape).max(-1)
+    error = np.abs(in_groups(restored(rows, rounding, group_size)) - groups).max(-1)
     assert (error <= limit).all()
 
 

@@ -31,6 +31,8 @@ class QuantizedRows:
     """[R, groups]"""
     group_minimum: npt.NDArray[np.int8] | None = None
     """[R, groups]"""
+    rotated: bool = False
+    """They are those of the weight's rotated rows (kernels/rotation.py)."""
 
     @property
     def finite(self) -> bool:

@@ -39,6 +39,8 @@ class Rounding:
     group_size: int
     """At most; LARGEST_GROUP: an output's whole channel, if that is not longer."""
     has_minimum: bool = False
+    rotated: bool = False
+    """Rows are rotated before, where a whole one is a group (kernels/rotation.py)."""
 
     def group_of(self, num_inputs: int) -> int | None:
         """The largest group that a row of so many inputs can be divided into; None: they are not whole groups at all."""
@@ -52,7 +54,7 @@ class Rounding:
 
 
 ROUNDINGS: dict[str, Rounding] = {
-    "int8": Rounding(8, LARGEST_GROUP),
+    "int8": Rounding(8, LARGEST_GROUP, rotated=True),
     "int8-g32": Rounding(8, 32),
     "int8-g64": Rounding(8, 64),
     "int8-g128": Rounding(8, 128),

@@ -20,8 +20,8 @@ T = TypeVar("T", bound=Tensor)
 UNIT = 4
 """Bytes that are multiplied together."""
 PIECE = 32
-GROUP_BYTES, PIECE_BYTES, COUNT_BYTES = 12, 8, 4
-"""What is kept of each group of activations beside its codes, and of each PIECE of one; of each row, of where outliers are."""
+GROUP_BYTES, PIECE_BYTES = 12, 8
+"""What is kept of each group of activations beside its codes, and of each PIECE of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,8 @@ def quantized_linear(
     `dense_linear`'s.
 
     Activations have a scale for each of the weight's groups of inputs of each row, and 7 bits and a sign of the group's
-    largest; but one in every PIECE of inputs that is far larger than the others there has 14 bits (csrc/integer_rows.h).
+    largest; but one in every PIECE of inputs that is far larger than the others there has 14 bits (csrc/integer_rows.h). With a
+    rotated weight they are rotated first, and none is (csrc/rotation.h).
     """
     layout = weight.layout
     y = _output(x, layout.num_inputs, layout.num_outputs, output)
@@ -234,8 +235,6 @@ def _dense_scratch(x: Tensor, weight: DensePanels) -> Array:
 def _quantized_scratch(x: Tensor, layout: PanelLayout) -> Array:
     num_groups, num_pieces = (layout.num_inputs // size for size in (layout.group_size, min(layout.group_size, PIECE)))
     row_bytes = layout.num_inputs + GROUP_BYTES * num_groups + PIECE_BYTES * num_pieces
-    if num_groups == 1:
-        row_bytes += COUNT_BYTES
     return empty_array((_whole_tiles(x.shape[0]) * row_bytes,), DType.UINT8)
 
 
@@ -283,4 +282,5 @@ def _quantized(weight: PanelWeight) -> Any:
         groups_per_block=layout.groups_per_block,
         zero=layout.zero,
         has_minimum=layout.has_minimum,
+        rotated=layout.rotated,
     )

@@ -34,6 +34,8 @@ class PanelLayout:
     group_size: int
     groups_per_block: int
     has_minimum: bool
+    rotated: bool = False
+    """Its rows were, and so are those that it is multiplied by (kernels/rotation.py): with 8 bits, one group and no minimum."""
 
     @property
     def num_panels(self) -> int:
@@ -102,6 +104,7 @@ def layout_of(rows: QuantizedRows, num_outputs: int) -> PanelLayout:
         group_size=rows.group_size,
         groups_per_block=rows.groups_per_block,
         has_minimum=rows.minimum is not None,
+        rotated=rows.rotated,
     )
 
 

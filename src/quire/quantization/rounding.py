@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from quire.checkpoint.quantized import QuantizedRows
 from quire.core.quantization import Rounding
+from quire.kernels.rotation import rotated
 
 SHARES_OF_THE_RANGE = (1.0, 0.95, 0.9, 0.85)
 """Tried for 4 bits: a few values beyond the ends may cost less than coarser steps for all others."""
@@ -17,7 +18,8 @@ Halves = npt.NDArray[np.float16]
 
 def round_rows(rows: Floats, rounding: Rounding, group_size: int) -> QuantizedRows:
     """float32 [R, K], K a multiple of `group_size`; with 8 bits there is no minimum."""
-    groups = rows.reshape(len(rows), -1, group_size)
+    rotates = rounding.rotated and group_size == rows.shape[1]
+    groups = (rotated(rows) if rotates else rows).reshape(len(rows), -1, group_size)
     if rounding.bits == 8:
         codes, scale, minimum = *_to_8_bits(groups), None
     elif rounding.has_minimum:
@@ -32,6 +34,7 @@ def round_rows(rows: Floats, rounding: Rounding, group_size: int) -> QuantizedRo
         codes=codes.astype(np.uint8).reshape(len(codes), -1),
         scale=scale,
         minimum=minimum,
+        rotated=rotates,
     )
 
 
