@@ -44,6 +44,7 @@ class CodeType:
             zero=self.zero,
             group_size=self.group_size,
             groups_per_block=self.groups_per_block,
+            rotated=False,
             **fields,
         )
 
