@@ -1,13 +1,13 @@
 // A rotation of rows, under which values that are far larger than the others are shared out among many inputs: then integers of 8 bits with
 // one scale are enough for all of them (QuaRot: Ashkboos et al. 2024). A weight's rows were rotated alike before they were rounded, so
-// that products stay what they were. It works between registers only, never within one.
+// that products stay what they were. But for its last stage it works between registers, not within them.
 #pragma once
 
 #include "vectors.h"
 
 namespace quire::QUIRE_ISA {
 
-constexpr int64_t ROTATION_STRIDE = 16;  // neighbours that do not meet, whatever the instruction set's registers are
+constexpr int64_t ROTATION_STRIDE = 16;  // neighbours of which only four meet, whatever the instruction set's registers are
 
 // Minus a reflection of N values, which takes (2 / N) of their sum from each: it is its own inverse. For 4 it is a Hadamard matrix, and
 // for up to 7 no value keeps more than 5 / 7 of itself.
@@ -21,6 +21,15 @@ inline void reflect(Floats (&v)[N]) {
     }
 }
 
+template <std::size_t... LANE>
+inline Floats reflect_neighbours(Floats v, std::index_sequence<LANE...>) {
+    Floats sum = v + __builtin_shufflevector(v, v, (LANE ^ 1)...);
+    return multiply_subtract(sum + __builtin_shufflevector(sum, sum, (LANE ^ 2)...), fill(0.5f), v);
+}
+
+// The same of each four neighbours.
+inline Floats reflect_neighbours(Floats v) { return reflect_neighbours(v, std::make_index_sequence<LANES>()); }
+
 // How many values meet in the next stage, where `left` are: 1 when there is none. A lone factor 2 is left out.
 inline int next_radix(int64_t left) {
     for (int radix : {4, 6, 3, 5, 7})
@@ -28,7 +37,8 @@ inline int next_radix(int64_t left) {
     return 1;
 }
 
-// Two stages at once, A values `stride` apart and B of these groups. Of the last one the largest magnitude's bits, lane by lane.
+// Two stages at once, A values `stride` apart and B of these groups. The last ones do what is left: neighbours meet, and the largest
+// magnitude's bits are returned, lane by lane.
 template <int A, int B, bool LAST, typename T>
 inline Ints rotate_stages(const T* from, int64_t count, int64_t stride, float* to) {
     Ints most = {};
@@ -49,8 +59,9 @@ inline Ints rotate_stages(const T* from, int64_t count, int64_t stride, float* t
                 reflect(across);
 #pragma GCC unroll 8
                 for (int b = 0; b < B; ++b) {
-                    store(to + first + (b * A + a) * stride, across[b]);
-                    if constexpr (LAST) most = max(most, magnitude_bits(across[b]));
+                    Floats y = LAST ? reflect_neighbours(across[b]) : across[b];
+                    store(to + first + (b * A + a) * stride, y);
+                    if constexpr (LAST) most = max(most, magnitude_bits(y));
                 }
             }
         }

@@ -27,7 +27,8 @@ from quire.kernels.rotation import rotated, rotation_stages
     ],
 )
 def test_stages_reach_as_far_as_small_factors_go(num_inputs: int, radices: list[int]) -> None:
-    stages = list(rotation_stages(num_inputs))
+    neighbours, *stages = rotation_stages(num_inputs)
+    assert neighbours == (4, 1)
     assert [radix for radix, _ in stages] == radices
     assert [stride for _, stride in stages] == [16 * math.prod(radices[:place]) for place in range(len(radices))]
 
@@ -43,5 +44,5 @@ def test_it_is_orthogonal_and_its_own_inverse(num_slots: int, seed: int) -> None
 @pytest.mark.parametrize("num_inputs", [576, 1536, 2048])
 def test_one_large_value_is_shared_out(num_inputs: int) -> None:
     rows = np.eye(num_inputs, dtype=np.float32)
-    assert np.abs(rotated(rows)).max() < 0.25
+    assert np.abs(rotated(rows)).max() < 0.13
     assert rotated(rows).dtype == np.float32

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-STRIDE = 16
-"""Neighbours that do not meet: the kernel works between its registers only."""
+NEIGHBOURS, STRIDE = 4, 16
+"""Of neighbours only four meet: but for that the kernel works between its registers, not within them."""
 RADICES = (4, 6, 3, 5, 7)
 """How many values may meet in a stage, in this order. A lone factor 2, and larger ones, are left out."""
 
 
 def rotation_stages(num_inputs: int) -> Iterator[tuple[int, int]]:
     """How many values meet in each stage, and how far apart they are. `num_inputs` is a multiple of STRIDE."""
+    yield NEIGHBOURS, 1
     stride, left = STRIDE, num_inputs // STRIDE
     while radix := next((radix for radix in RADICES if left % radix == 0), None):
         yield radix, stride
