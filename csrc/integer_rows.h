@@ -114,41 +114,49 @@ inline int place_of(const Ints (&v)[COUNT], int32_t value) {
     return 0;
 }
 
+// Returns the sum of the codes as they are stored, by lane.
 template <int COUNT>
-inline void store_codes(int8_t* to, const Ints (&whole)[COUNT]) {
+inline Ints store_codes(int8_t* to, const Ints (&whole)[COUNT]) {
 #if defined(__AVX2__)
     if constexpr (COUNT == 4) {
         // What does not fit is an outlier, whose code is put in its place later.
         auto both = [&](int n) { return packed(whole[n], whole[n + 1]); };
 #if defined(__AVX512BW__)
-        store_quarters(to, _mm512_packs_epi16(both(0), both(2)));
+        __m512i quarters = _mm512_packs_epi16(both(0), both(2));
+        store_quarters(to, quarters);
+#if defined(__AVX512VNNI__)
+        return (Ints)_mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), quarters);
+#endif
 #else
         store_quarters(to, _mm256_packs_epi16(both(0), both(2)));
 #endif
-        return;
+        return (whole[0] + whole[1]) + (whole[2] + whole[3]);
     }
 #endif
+    Ints sum = {};
     for (int n = 0; n < COUNT; ++n) {
         QuarterBytes bytes = __builtin_convertvector(whole[n], QuarterBytes);
         std::memcpy(to + n * LANES, &bytes, sizeof bytes);
+        sum += whole[n];
     }
+    return sum;
 }
 
-// The codes of COUNT registers' values, of which the first is input `first` of the group. Their sum goes to `total`.
-template <int COUNT, bool LISTED, typename T>
+// The codes of COUNT registers' values, of which the first is input `first` of the group. Their sum goes to `total`: that of all, or,
+// where all FIT into a byte, the same sooner.
+template <int COUNT, bool LISTED, bool FIT, typename T>
 inline void quantize_values(const T* from, float inverse, int64_t first, const GroupOfRow& to, Ints& total) {
-    Ints whole[COUNT];
-    for (int n = 0; n < COUNT; ++n) {
-        whole[n] = to_nearest(load(from + n * LANES) * inverse);
-        total += whole[n];
-    }
+    Ints whole[COUNT], sum;
+    for (int n = 0; n < COUNT; ++n) whole[n] = to_nearest(load(from + n * LANES) * inverse);
     if constexpr (LISTED) {  // what is stored at one time lies in one run
-        store_codes(reinterpret_cast<int8_t*>(to.template unit<true>(first / UNIT)), whole);
+        sum = store_codes(reinterpret_cast<int8_t*>(to.template unit<true>(first / UNIT)), whole);
     } else {
         int8_t codes[COUNT * LANES];
-        store_codes(codes, whole);
+        sum = store_codes(codes, whole);
         to.put_units(first / UNIT, codes, COUNT * LANES / UNIT);
     }
+    if constexpr (FIT) total += sum;
+    else for (int n = 0; n < COUNT; ++n) total += whole[n];
 }
 
 // Bits of those of up to LANES pieces that have an outlier, whose largest magnitudes are in `tops`.
@@ -188,14 +196,14 @@ constexpr float NOT_FINITE = __builtin_nanf("");  // the scale of what has such 
 inline float inverse_of(float scale) { return scale > 1e-30f ? 1.0f / scale : 0.0f; }  // below, it would overflow
 
 // The codes of a group's values; returns their sum.
-template <bool LISTED, typename T>
+template <bool LISTED, bool FIT, typename T>
 inline int32_t put_codes(const T* from, int64_t num_values, float inverse, const GroupOfRow& to) {
     constexpr int AT_ONCE = 4;
     int64_t first = 0;
     Ints total = {};
-    for (; first + AT_ONCE * LANES <= num_values; first += AT_ONCE * LANES) quantize_values<AT_ONCE, LISTED>(from + first, inverse, first, to, total);
+    for (; first + AT_ONCE * LANES <= num_values; first += AT_ONCE * LANES) quantize_values<AT_ONCE, LISTED, FIT>(from + first, inverse, first, to, total);
     at_once<AT_ONCE - 1>(first, (num_values - first) / LANES, [&](int64_t, auto N) {
-        if constexpr (N > 0) quantize_values<N, LISTED>(from + first, inverse, first, to, total);
+        if constexpr (N > 0) quantize_values<N, LISTED, FIT>(from + first, inverse, first, to, total);
     });
     return sum_of(total);
 }
@@ -205,7 +213,7 @@ template <bool LISTED>
 inline void put_zeros(int64_t num_values, const GroupOfRow& to) {
     static const float zeros[LANES] = {};
     Ints total = {};
-    for (int64_t first = 0; first < num_values; first += LANES) quantize_values<1, LISTED>(zeros, 0.0f, first, to, total);
+    for (int64_t first = 0; first < num_values; first += LANES) quantize_values<1, LISTED, true>(zeros, 0.0f, first, to, total);
 }
 
 // One group of one row, its pieces' largest magnitudes known.
@@ -216,7 +224,7 @@ inline void quantize(const T* from, int32_t* tops, const int32_t* others, int nu
     float scale = scale_for_all(tops, others, num_pieces), inverse = inverse_of(scale);
     int32_t sum = 0;
     if (largest_of(tops, num_pieces) < INFINITE) {
-        sum = put_codes<LISTED>(from, num_values, inverse, to);
+        sum = put_codes<LISTED, false>(from, num_values, inverse, to);
     } else {
         put_zeros<LISTED>(num_values, to);
         std::memset(tops, 0, sizeof tops[0] * num_pieces);
@@ -237,14 +245,10 @@ inline void quantize(const T* from, int32_t* tops, const int32_t* others, int nu
 // A row that is one group, rotated into `memory`.
 template <bool LISTED, typename T>
 inline void quantize_rotated(const T* from, int64_t num_values, float* memory, int zero, const GroupOfRow& to) {
-    int32_t most = rotate(from, num_values, memory), sum = 0;
-    float scale = of_bits(most) / MOST;
-    if (most < INFINITE) {
-        sum = put_codes<LISTED>(memory, num_values, inverse_of(scale), to);
-    } else {
-        put_zeros<LISTED>(num_values, to);
-        scale = NOT_FINITE;
-    }
+    float most = rotate(from, num_values, memory), scale = most / (MOST * NEIGHBOURS_GAIN);
+    int32_t sum = 0;
+    if (most == most) sum = put_codes<LISTED, true>(memory, num_values, inverse_of(most / MOST), to);
+    else put_zeros<LISTED>(num_values, to);
     to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
 }
 

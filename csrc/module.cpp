@@ -136,16 +136,16 @@ T* at(uintptr_t address) {
     return reinterpret_cast<T*>(address);
 }
 
-// Into the program, or at once where there is none. `num_tokens` and `weight` are Program::add's.
+// Into the program, or at once where there is none. `num_tokens`, `weight` and `first_tokens` are Program::add's.
 template <typename Call>
 void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& call, int64_t num_tokens = 0,
-            Range weight = {nullptr, 0}) {
+            Range weight = {nullptr, 0}, int64_t first_tokens = 0) {
     auto part = [kernel, call](const Team& team, const std::optional<Counts>& counts) {
         Call sized = call;
         if (counts) resize(sized, *counts);
         kernel(sized, team);
     };
-    if (program) return program->add(part, num_tokens, weight);
+    if (program) return program->add(part, num_tokens, first_tokens, weight);
     nb::gil_scoped_release released;
     run_on_team(num_threads, [&](const Team& team) { kernel(call, team); });
 }
@@ -227,7 +227,7 @@ void quantized_gated(Program* program, const std::string& isa, const QuantizedWe
                      uintptr_t y, uintptr_t scratch, int64_t num_rows, Activation activation, int num_threads) {
     QuantizedGatedCall call{{weight, linear_rows(x, {0, 0, false}, both, scratch, num_rows)},
                             gate_of_halves(both, y, num_rows, weight.num_outputs / 2, activation)};
-    submit(program, num_threads, set_named(isa).quantized_gated, call, 0, memory_of(weight));
+    submit(program, num_threads, set_named(isa).quantized_gated, call, 0, memory_of(weight), weight.rotated ? num_rows : 0);
 }
 
 void dense_rows(Program* program, const std::string& isa, const DenseWeight& weight, uintptr_t indices, int64_t num_indices,
@@ -244,7 +244,8 @@ void pack_panels(const std::string& isa, uintptr_t memory, int64_t num_panels, i
 void quantized_linear(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x,
                       const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, uintptr_t panels, int num_threads) {
     submit(program, num_threads, set_named(isa).quantized_linear,
-           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows, panels)}, 0, panels ? Range{nullptr, 0} : memory_of(weight));
+           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows, panels)}, 0, panels ? Range{nullptr, 0} : memory_of(weight),
+           weight.rotated ? num_rows : 0);
 }
 
 void panel_rows(Program* program, const std::string& isa, const QuantizedWeight& weight, uintptr_t indices,

@@ -203,6 +203,11 @@ void dequantize_row(const QuantizedWeight& weight, int64_t index, float* y) {
     }
 }
 
+void rotate_back(float* row, int64_t width) {
+    rotate(row, width, row);
+    for (int64_t k = 0; k < width; k += LANES) store(row + k, load(row + k) / NEIGHBOURS_GAIN);
+}
+
 }  // namespace
 
 void panel_rows(const PanelRowsCall& call, const Team& team) {
@@ -211,7 +216,7 @@ void panel_rows(const PanelRowsCall& call, const Team& team) {
     float* row = memory.data()->lanes;
     share(team, call.num_indices, [&](int64_t t) {
         dequantize_row(call.weight, call.indices[t], row);
-        if (call.weight.rotated) rotate(row, width, row);  // back
+        if (call.weight.rotated) rotate_back(row, width);
         for (int64_t k = 0; k < width; k += LANES) {
             if (call.y_bfloat16) store(static_cast<BFloat16*>(call.y) + t * width + k, load(row + k));
             else store(static_cast<float*>(call.y) + t * width + k, load(row + k));

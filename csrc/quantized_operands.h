@@ -118,18 +118,19 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
     });
 }
 
-// Of rotated rows: tile by tile where these are whole, for their lines are then neighbours.
+// Of rotated rows: tile by tile where these are whole, for their lines are then neighbours. Each member makes its own rows, as kernels
+// do that go row by row.
 template <typename T>
 void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
     std::vector<Line> rotated(num_lines(x.num_inputs));
     int64_t step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
-    share(team, x.num_rows, [&](int64_t place) {
-        int64_t tile = place / TILE_ROWS;
-        int i = static_cast<int>(place % TILE_ROWS);
-        int64_t row = tile * shape.rows + i;
+    share(team, rows.num_rows, [&](int64_t row) {
+        int64_t tile = row / shape.rows;
+        int i = static_cast<int>(row % shape.rows);
         GroupOfRow to{x.codes(tile * shape.rows) + i * shape.x_stride / UNIT, x.groups(tile * TILE_ROWS), nullptr, TILE_ROWS, i, step};
-        if (i >= shape.rows || row >= rows.num_rows) return to.put_scale(0.0f, 0.0f, 0);
         quantize_rotated<true>(static_cast<const T*>(rows.x) + row * rows.x_stride, x.num_inputs, rotated.data()->lanes, zero, to);
+        if (i + 1 < shape.rows && row + 1 < rows.num_rows) return;
+        while (++to.i < TILE_ROWS) to.put_scale(0.0f, 0.0f, 0);  // of nobody
     });
 }
 

@@ -21,14 +21,19 @@ inline void reflect(Floats (&v)[N]) {
     }
 }
 
-template <std::size_t... LANE>
-inline Floats reflect_neighbours(Floats v, std::index_sequence<LANE...>) {
-    Floats sum = v + __builtin_shufflevector(v, v, (LANE ^ 1)...);
-    return multiply_subtract(sum + __builtin_shufflevector(sum, sum, (LANE ^ 2)...), fill(0.5f), v);
+// Sum and difference of lanes STEP apart.
+template <int STEP, std::size_t... LANE>
+inline Floats sums_and_differences(Floats v, std::index_sequence<LANE...>) {
+    constexpr Floats SIGNS = {(LANE & STEP ? -1.0f : 1.0f)...};
+    return v * SIGNS + __builtin_shufflevector(v, v, (LANE ^ STEP)...);
 }
 
-// The same of each four neighbours.
-inline Floats reflect_neighbours(Floats v) { return reflect_neighbours(v, std::make_index_sequence<LANES>()); }
+// A Hadamard matrix of each four neighbours, which makes them NEIGHBOURS_GAIN times as large.
+constexpr float NEIGHBOURS_GAIN = 2;
+inline Floats meet_neighbours(Floats v) {
+    constexpr auto ALL = std::make_index_sequence<LANES>();
+    return sums_and_differences<2>(sums_and_differences<1>(v, ALL), ALL);
+}
 
 // How many values meet in the next stage, where `left` are: 1 when there is none. A lone factor 2 is left out.
 inline int next_radix(int64_t left) {
@@ -37,11 +42,34 @@ inline int next_radix(int64_t left) {
     return 1;
 }
 
-// Two stages at once, A values `stride` apart and B of these groups. The last ones do what is left: neighbours meet, and the largest
-// magnitude's bits are returned, lane by lane.
+// What a row's scale follows from: by lane the largest magnitude, but for NaN; and NaN where a value is not finite.
+struct Largest {
+    Floats magnitude = {}, times_zero = {};
+
+    // Those of N values first: one after the other each would wait for the one before.
+    template <int N>
+    void add(const Floats (&v)[N]) {
+        Floats most = v[0];
+        for (int i = 1; i < N; ++i) most = larger(most, v[i]);
+        magnitude = larger(magnitude, most);
+    }
+    static Floats larger(Floats a, Floats b) {
+#if defined(__AVX512F__)
+        constexpr int LARGER_MAGNITUDE = 0b1011;
+        return (Floats)_mm512_maskz_range_ps(0xffff, (__m512)a, (__m512)b, LARGER_MAGNITUDE);
+#else
+        return (Floats)max(magnitude_bits(a), magnitude_bits(b));
+#endif
+    }
+    void add_finite(Floats v) { times_zero += v * 0.0f; }
+    float value() const { return sum_of(times_zero) == 0.0f ? of_bits(max_of((Ints)magnitude)) : __builtin_nanf(""); }
+};
+
+// Two stages at once, A values `stride` apart and B of these groups. The last ones do what is left: neighbours meet, and `largest` is
+// told of all values. One that is not finite is in all that it met.
 template <int A, int B, bool LAST, typename T>
-inline Ints rotate_stages(const T* from, int64_t count, int64_t stride, float* to) {
-    Ints most = {};
+inline void rotate_stages(const T* from, int64_t count, int64_t stride, float* to, Largest& largest) {
+    Largest of_all = largest;  // of its own, so that it stays in registers
     for (int64_t block = 0; block < count; block += stride * A * B)
         for (int64_t first = block; first < block + stride; first += LANES) {
             Floats v[B][A];
@@ -57,45 +85,52 @@ inline Ints rotate_stages(const T* from, int64_t count, int64_t stride, float* t
 #pragma GCC unroll 8
                 for (int b = 0; b < B; ++b) across[b] = v[b][a];
                 reflect(across);
+                if constexpr (LAST) of_all.add_finite(across[0]);
 #pragma GCC unroll 8
                 for (int b = 0; b < B; ++b) {
-                    Floats y = LAST ? reflect_neighbours(across[b]) : across[b];
-                    store(to + first + (b * A + a) * stride, y);
-                    if constexpr (LAST) most = max(most, magnitude_bits(y));
+                    if constexpr (LAST) across[b] = meet_neighbours(across[b]);
+                    store(to + first + (b * A + a) * stride, across[b]);
                 }
+                if constexpr (LAST) of_all.add(across);
             }
         }
-    return most;
+    largest = of_all;
 }
 
 template <int A, bool LAST, typename T>
-inline Ints rotate_stages(int b, const T* from, int64_t count, int64_t stride, float* to) {
+inline void rotate_stages(int b, const T* from, int64_t count, int64_t stride, float* to, Largest& largest) {
     switch (b) {
-        case 3: return rotate_stages<A, 3, LAST>(from, count, stride, to);
-        case 4: return rotate_stages<A, 4, LAST>(from, count, stride, to);
-        case 5: return rotate_stages<A, 5, LAST>(from, count, stride, to);
-        case 6: return rotate_stages<A, 6, LAST>(from, count, stride, to);
-        case 7: return rotate_stages<A, 7, LAST>(from, count, stride, to);
-        default: return rotate_stages<A, 1, LAST>(from, count, stride, to);
+        case 3: return rotate_stages<A, 3, LAST>(from, count, stride, to, largest);
+        case 4: return rotate_stages<A, 4, LAST>(from, count, stride, to, largest);
+        case 5: return rotate_stages<A, 5, LAST>(from, count, stride, to, largest);
+        case 6: return rotate_stages<A, 6, LAST>(from, count, stride, to, largest);
+        case 7: return rotate_stages<A, 7, LAST>(from, count, stride, to, largest);
+        default: return rotate_stages<A, 1, LAST>(from, count, stride, to, largest);
     }
 }
 
-// `count` values, whole strides; returns the bits of the largest magnitude, those of NaN where there is one. Later stages have `from` == `to`.
+// `count` values, whole strides, which become NEIGHBOURS_GAIN times as large; returns the largest magnitude, or NaN where one is not finite.
+// Later stages have `from` == `to`.
 template <typename T>
-inline int32_t rotate(const T* from, int64_t count, int64_t stride, float* to) {
+inline float rotate(const T* from, int64_t count, int64_t stride, float* to) {
     int64_t left = count / stride;
     bool four = left % 4 == 0;
     if (four) left /= 4;
     int radix = next_radix(left);
     left /= radix;
-    bool last = next_radix(left) == 1;
-    Ints most = four ? last ? rotate_stages<4, true>(radix, from, count, stride, to) : rotate_stages<4, false>(radix, from, count, stride, to)
-                     : last ? rotate_stages<1, true>(radix, from, count, stride, to) : rotate_stages<1, false>(radix, from, count, stride, to);
-    return last ? max_of(most) : rotate(static_cast<const float*>(to), count, stride * (four ? 4 : 1) * radix, to);
+    Largest largest;
+    if (next_radix(left) == 1) {
+        if (four) rotate_stages<4, true>(radix, from, count, stride, to, largest);
+        else rotate_stages<1, true>(radix, from, count, stride, to, largest);
+        return largest.value();
+    }
+    if (four) rotate_stages<4, false>(radix, from, count, stride, to, largest);
+    else rotate_stages<1, false>(radix, from, count, stride, to, largest);
+    return rotate(static_cast<const float*>(to), count, stride * (four ? 4 : 1) * radix, to);
 }
 
 template <typename T>
-inline int32_t rotate(const T* from, int64_t count, float* to) {
+inline float rotate(const T* from, int64_t count, float* to) {
     return rotate(from, count, ROTATION_STRIDE, to);
 }
 

@@ -252,9 +252,9 @@ void TeamSize::learn(int size, std::chrono::nanoseconds waited, std::chrono::nan
     }
 }
 
-void Program::add(Kernel kernel, int64_t num_tokens, Range weight) {
+void Program::add(Kernel kernel, int64_t num_tokens, int64_t first_tokens, Range weight) {
     for (auto step = steps_.rbegin(); step != steps_.rend() && !step->next.begin; ++step) step->next = weight;
-    steps_.push_back({std::move(kernel), num_tokens, weight, {nullptr, 0}});
+    steps_.push_back({std::move(kernel), num_tokens, num_tokens > 0 ? num_tokens : first_tokens, weight, {nullptr, 0}});
 }
 
 void Program::run(int num_threads, std::optional<Counts> counts) {
@@ -264,7 +264,7 @@ void Program::run(int num_threads, std::optional<Counts> counts) {
         for (std::size_t i = 0; i < steps_.size(); ++i) {
             steps_[i].kernel(team, counts);
             if (i + 1 == steps_.size()) return;
-            bool own = steps_[i].num_tokens > 0 && steps_[i].num_tokens == steps_[i + 1].num_tokens;
+            bool own = steps_[i].num_tokens > 0 && steps_[i].num_tokens == steps_[i + 1].first_tokens;
             if (!own) team.wait(steps_[i].next);
         }
     });

@@ -97,8 +97,9 @@ public:
 
     // `num_tokens`: of a kernel that `share`s the tokens of a step and reads of other kernels only what concerns its own.
     // Neighbours of one number need not meet: each member finds what it wrote itself. Elsewhere 0.
+    // `first_tokens`: the same of a kernel that does so until its members meet within it.
     // `weight`: what the kernel `share`s and nobody changes.
-    void add(Kernel kernel, int64_t num_tokens, Range weight);
+    void add(Kernel kernel, int64_t num_tokens, int64_t first_tokens, Range weight);
     void run(int num_threads, std::optional<Counts> counts);
     int64_t size() const { return static_cast<int64_t>(steps_.size()); }
     int64_t num_rows() const { return num_rows_; }
@@ -106,7 +107,7 @@ public:
 private:
     struct Step {
         Kernel kernel;
-        int64_t num_tokens;
+        int64_t num_tokens, first_tokens;
         Range weight;
         Range next;  // of the kernels after it, the first one's weight
     };

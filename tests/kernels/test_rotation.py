@@ -27,8 +27,7 @@ from quire.kernels.rotation import rotated, rotation_stages
     ],
 )
 def test_stages_reach_as_far_as_small_factors_go(num_inputs: int, radices: list[int]) -> None:
-    neighbours, *stages = rotation_stages(num_inputs)
-    assert neighbours == (4, 1)
+    stages = list(rotation_stages(num_inputs))
     assert [radix for radix, _ in stages] == radices
     assert [stride for _, stride in stages] == [16 * math.prod(radices[:place]) for place in range(len(radices))]
 
