@@ -308,6 +308,35 @@ def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("num_inputs", [32, 96, 160, 224, 352, 576, 640, 1536, 2016, 3072])
+def test_rows_of_any_width_are_rotated_as_their_weights(num_inputs: int, instruction_set: str) -> None:
+    """Stages of 3 to 7 values, one, two and four of them, and factors that no stage has."""
+    generator = np.random.default_rng(num_inputs)
+    weight, floats = make_rounded(ROUNDINGS["int8"], generator.normal(0, 0.5, (40, num_inputs)).astype(np.float32))
+    assert weight.layout.rotated
+    x = torch.randn(19, num_inputs, generator=torch.Generator().manual_seed(4))
+    assert_close(quantized_linear(x, weight, instruction_set=instruction_set), x, weight, floats)
+    assert_close(quantized_linear(x[:1], weight, instruction_set=instruction_set), x[:1], weight, floats)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("num_inputs", [32, 352, 576])
+def test_rotated_rows_that_are_not_finite_are_seen(num_inputs: int, instruction_set: str, bad: float) -> None:
+    generator = np.random.default_rng(num_inputs)
+    weight, _ = make_rounded(ROUNDINGS["int8"], generator.normal(0, 0.5, (40, num_inputs)).astype(np.float32))
+    x = torch.randn(6, num_inputs, generator=torch.Generator().manual_seed(5))
+    good = quantized_linear(x, weight, instruction_set=instruction_set)
+    for place in (0, 17, num_inputs - 1):
+        spoilt = x.clone()
+        spoilt[2, place] = bad
+        found = quantized_linear(spoilt, weight, instruction_set=instruction_set)
+        assert not found[2].isfinite().any()
+        kept = [0, 1, 3, 4, 5]
+        assert torch.equal(found[kept], good[kept])
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_rotated_rows_share_an_outlier(instruction_set: str) -> None:
     """With one scale for a row that is not rotated, steps would be 60 times as large."""
     weight, floats = make_weight("int8", 48, 18)  # 2,304 inputs
