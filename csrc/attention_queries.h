@@ -23,7 +23,7 @@ struct Queries {
 
 constexpr float LOG2_E = 1.44269504f;
 constexpr float UNSEEN = -1e30f;  // a score, and the base before there is one: 2^UNSEEN is 0
-constexpr float HEADROOM = 8;     // powers of two by which a score may be above the base
+constexpr float HEADROOM = 8;     // powers of two by which a score, or a lane's sum of weights, may be above the base
 
 // Sums under another base: by a whole power of two, so that nothing is rounded.
 inline void rebase(Queries& queries, int n, float base) {
@@ -73,7 +73,7 @@ inline Floats put_weights(Floats (&v)[GROUPS]) {
 // When it does follow is up to the query's own scores. Weights that are whole numbers are under the chunk's own largest score.
 template <typename Type, typename ScoreUnder, typename To>
 [[gnu::always_inline]] inline void weigh(ScoreUnder&& score_under, Queries& queries, int n, Seen seen, const ValueScales& value_scales, To to) {
-    constexpr float MOST = 256;  // of a lane: beyond, the base follows
+    constexpr float MOST = 256;  // 2^HEADROOM: beyond, the base follows
     Floats v[GROUPS], sum;
     float shrunk = 1.0f, *total = queries.total + n * LANES;
     if constexpr (Type::WHOLE_WEIGHTS) {

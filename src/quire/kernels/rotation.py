@@ -15,6 +15,7 @@ import numpy.typing as npt
 NEIGHBOURS, STRIDE = 4, 16
 """Of neighbours only four meet: but for that the kernel works between its registers, not within them."""
 HADAMARD = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
+"""Of neighbours."""
 RADICES = (4, 6, 3, 5, 7)
 """How many values may meet in a stage, in this order. A lone factor 2, and larger ones, are left out."""
 
