@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.cases import CASES, Case, Figure
 from benchmarks.peers.goals import Goal, Rival, goals_of, rivals
@@ -69,7 +70,20 @@ def provenance(results: Results) -> str:
 
 
 def command(results: Results) -> str:
-    return str(results.content["settings"].get("command", "python -m benchmarks.peers"))
+    return _command(results.content["settings"])
+
+
+def _command(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("command", "python -m benchmarks.peers"))
+
+
+def later_runs(results: Results) -> Iterable[str]:
+    """Which cases are not of the first run, and of which."""
+    for run in results.content.get("later", []):
+        machine = run["machine"]
+        cases = f"Case{'s' if len(run['cases']) > 1 else ''} {', '.join(run['cases'])}"
+        made = f"{machine['time'][:10]}, commit {machine['commit'][:10]}, on {machine['cpu']}"
+        yield from (f"{cases}: {made}, by `{_command(run['settings'])}`.", "")
 
 
 def introduction(results: Results, read: Sequence[Path]) -> Iterable[str]:
@@ -85,6 +99,7 @@ def introduction(results: Results, read: Sequence[Path]) -> Iterable[str]:
         f" `python -m benchmarks.peers report {' '.join(map(str, read))}`.",
         "",
     )
+    yield from later_runs(results)
 
 
 def case_section(results: Results, case: Case, heading: str) -> Iterable[str]:

@@ -131,6 +131,9 @@ def _worse(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merge(first: dict[str, Any], other: Mapping[str, Any]) -> None:
+    cases = sorted({run["case"] for run in other["runs"]})
+    about = {"cases": cases, "machine": other["machine"], "settings": other["settings"]}
+    first["later"] = [*first.get("later", []), about]
     first["runs"] += other["runs"]
     first["skipped"] += other["skipped"]
     for name in ("engines", "absent"):

@@ -142,6 +142,21 @@ def test_the_page_has_a_section_of_each_with_its_own_shares_of_the_roofline(file
     assert "- vllm could not be made ready: no gemma3-270m in its format" in page
 
 
+def test_the_page_says_which_run_each_case_is_of(tmp_path: Path, files: list[Path]) -> None:
+    later = content(
+        {"quire stored": {"bits": 4}},
+        [run("quire stored", "e", first_token_s=0.5)],
+        settings={"command": "python -m benchmarks.peers --cases e"},
+    )
+    later["machine"] = {**later["machine"], "commit": "0123456789abcdef"}
+    first, *_ = read_results([*files, write(tmp_path / "later.json", later)])
+    page = "\n".join(render(first, [], [], [Path("r.json")]))
+    (line,) = (line for line in page.splitlines() if line.startswith("Case"))
+    assert line.startswith("Case e: ")
+    assert "commit 0123456789, " in line
+    assert line.endswith("by `python -m benchmarks.peers --cases e`.")
+
+
 def test_perplexity_stands_beside_that_of_float32(files: list[Path]) -> None:
     avx2 = next(results for results in read_results(files) if results.instruction_set == "avx2")
     assert "| **quire stored avx2** | 20.100 | +0.50% | 0.5% | 40 |" in list(quality_section(avx2))
