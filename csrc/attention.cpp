@@ -10,7 +10,7 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 // Queries, and registers of keys or of the head's values, whose sums are in registers at one time.
-constexpr int QUERIES = LANES == 16 ? 6 : 2;
+constexpr int QUERIES = LANES >= 8 ? 6 : 2;
 constexpr int VECTORS = LANES == 16 ? 4 : 2;
 
 // Of the queries that meet a chunk; then, in the same memory, the weights as units.
@@ -148,7 +148,13 @@ struct InRegisters {
 }  // namespace
 
 void attention_float32(const AttentionCall& call, const Team& team) { attention<InRegisters<InFloat32>>(call, team); }
-void attention_bfloat16(const AttentionCall& call, const Team& team) { attention<InRegisters<InBFloat16>>(call, team); }
+void attention_bfloat16(const AttentionCall& call, const Team& team) {
+#if defined(__AVX512BF16__)
+    attention<InRegisters<InBFloat16>>(call, team);
+#else
+    attention<InRegisters<WidenedBFloat16>>(call, team);
+#endif
+}
 void attention_float32_over_codes(const AttentionCall& call, const Team& team) { attention<InRegisters<KVCodes<float>>>(call, team); }
 void attention_bfloat16_over_codes(const AttentionCall& call, const Team& team) {
 #if defined(__AVX512VNNI__)

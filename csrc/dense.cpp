@@ -21,7 +21,7 @@ constexpr int64_t BLOCK_BYTES = 288 << 10;
 
 // M rows, laid out unit by unit, times N panels.
 template <typename Type, int M, int N>
-inline void multiply(const int32_t* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, const Ahead& ahead,
+inline void multiply(const typename Type::Word* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, const Ahead& ahead,
                      Floats (&y)[M][N * PARTS]) {
     constexpr int ALL = N * PARTS;
     Floats sums[M * ALL];  // of its own, not y: so it stays in registers
@@ -42,41 +42,29 @@ inline void multiply(const int32_t* x, int64_t num_units, const uint8_t* panels,
 
 int64_t units_of(const DenseWeight& weight) { return weight.bfloat16 ? (weight.num_inputs + 1) / 2 : weight.num_inputs; }
 
-// The units of M neighbouring rows side by side. A row that ends within a unit is filled up with zeros.
-template <typename T, int M>
-void interleave(const LinearRows& rows, int64_t row, int64_t num_inputs, int64_t num_units, int32_t* to) {
+// The units of M neighbouring rows side by side, as words. A row that ends within a unit is filled up with zeros.
+template <typename Type, typename T, int M>
+void interleave(const LinearRows& rows, int64_t row, int64_t num_inputs, int64_t num_units, typename Type::Word* to) {
     constexpr int A_UNIT = UNIT / sizeof(T);
     int64_t whole = num_inputs / A_UNIT;
     for (int i = 0; i < M; ++i) {
         const T* from = static_cast<const T*>(rows.x) + (row + i) * rows.x_stride;
-        for (int64_t unit = 0; unit < whole; ++unit) std::memcpy(to + unit * M + i, from + unit * A_UNIT, UNIT);
-        if (whole < num_units) {
-            int32_t last = 0;
-            std::memcpy(&last, from + whole * A_UNIT, sizeof(T));
-            to[whole * M + i] = last;
+        for (int64_t unit = 0; unit < num_units; ++unit) {
+            int32_t values = 0;
+            if (unit < whole) std::memcpy(&values, from + unit * A_UNIT, UNIT);
+            else std::memcpy(&values, from + unit * A_UNIT, sizeof(T));
+            to[unit * M + i] = Type::word(values);
         }
     }
 }
 
-template <typename Type, typename T>
-void dense_linear(const DenseCall& call, const Team& team) {
+template <typename Type>
+void multiply_all(const DenseCall& call, const typename Type::Word* x, const Team& team) {
     const LinearRows& rows = call.rows;
     const DenseWeight& weight = call.weight;
     int64_t num_units = units_of(weight), panel_bytes = num_units * UNIT * PANEL;
-    const int32_t* x = static_cast<const int32_t*>(rows.scratch);
-    if (rows.num_rows == 1 && weight.num_inputs * sizeof(T) == static_cast<std::size_t>(num_units * UNIT)) {
-        x = static_cast<const int32_t*>(rows.x);
-    } else {
-        share(team, (rows.num_rows + ROWS - 1) / ROWS, [&](int64_t group) {
-            int64_t row = group * ROWS;
-            at_once<ROWS>(row, rows.num_rows - row, [&](int64_t first, auto M) {
-                interleave<T, M>(rows, first, weight.num_inputs, num_units, static_cast<int32_t*>(rows.scratch) + first * num_units);
-            });
-        });
-        team.wait();
-    }
     int64_t num_panels = rows.num_panels(weight.num_outputs);
-    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (num_units * UNIT * ROWS)) * ROWS;
+    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (num_units * static_cast<int64_t>(sizeof *x) * ROWS)) * ROWS;
     int64_t num_groups = (num_panels + PANELS - 1) / PANELS;
     auto rows_of_panels = [&](int64_t first_row, int64_t num_rows, int64_t panel, auto N) {
         const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes;
@@ -100,11 +88,34 @@ void dense_linear(const DenseCall& call, const Team& team) {
     });
 }
 
+// One row is met as it lies where it ends with a unit: widened or side by side, the members would have to wait for it.
+template <typename Type, typename ManyRows, typename T>
+void dense_linear(const DenseCall& call, const Team& team) {
+    const LinearRows& rows = call.rows;
+    int64_t num_inputs = call.weight.num_inputs, num_units = units_of(call.weight);
+    if (rows.num_rows == 1 && num_inputs * sizeof(T) == static_cast<std::size_t>(num_units * UNIT))
+        return multiply_all<Type>(call, static_cast<const int32_t*>(rows.x), team);
+    auto* x = static_cast<typename ManyRows::Word*>(rows.scratch);
+    share(team, (rows.num_rows + ROWS - 1) / ROWS, [&](int64_t group) {
+        int64_t row = group * ROWS;
+        at_once<ROWS>(row, rows.num_rows - row, [&](int64_t first, auto M) {
+            interleave<ManyRows, T, M>(rows, first, num_inputs, num_units, x + first * num_units);
+        });
+    });
+    team.wait();
+    multiply_all<ManyRows>(call, x, team);
+}
+
 }  // namespace
 
 void dense_linear(const DenseCall& call, const Team& team) {
-    if (call.weight.bfloat16) dense_linear<PairOfBFloat16, uint16_t>(call, team);
-    else dense_linear<Float32, float>(call, team);
+#if defined(__AVX512BF16__)
+    using ManyRows = PairOfBFloat16;
+#else
+    using ManyRows = PairOfWidened;
+#endif
+    if (call.weight.bfloat16) dense_linear<PairOfBFloat16, ManyRows, uint16_t>(call, team);
+    else dense_linear<Float32, Float32, float>(call, team);
 }
 
 void dense_gated(const DenseGatedCall& call, const Team& team) {

@@ -282,4 +282,27 @@ struct CodesInRegisters : CodesByCodes<1> {
 using InFloat32 = KVNumbers<Float32, 6>;
 using InBFloat16 = KVNumbers<PairOfBFloat16, 3>;  // whose rounding is 2^-9
 
+// The same for processors that do not multiply bfloat16: what meets many becomes float32 once.
+struct WidenedBFloat16 : InBFloat16 {
+    static constexpr int WORDS = 2;
+
+    template <int WORD>
+    static Ints read(const Unit* from) { return widened<WORD>(load_units(from)); }
+    template <int WORD>
+    static Ints read(const Unit* from, int count) { return widened<WORD>(load_units(from, count)); }
+    template <int WORD>
+    static Ints widened(Ints pairs) { return WORD == 0 ? pairs << 16 : pairs & ~0xffff; }
+    static Sums add_to_scores(Sums sums, Ints keys, int32_t query) { return sums + (Floats)keys * of_bits(query); }
+    static Sums add_to_output(Sums sums, Ints values, int32_t weights) { return sums + (Floats)values * of_bits(weights); }
+
+    static float put_query(const Value* from, int count, int32_t* to) {
+        for (int d = 0; d < count; d += LANES) store_part(reinterpret_cast<float*>(to) + d, load_part(from + d, count - d), count - d);
+        return 1.0f;
+    }
+    static float put_weights(const Floats (&weights)[GROUPS], const ValueScales&, Seen, float* to) {
+        for (int group = 0; group < GROUPS; ++group) store(to + group * LANES, rounded_to<Value>(weights[group]));
+        return 1.0f;
+    }
+};
+
 }  // namespace quire::QUIRE_ISA

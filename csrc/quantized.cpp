@@ -2,46 +2,20 @@
 // row's results have the same bits whatever the other rows are.
 #include "quantized.h"
 
+#include "code_products.h"
 #include "integer_rows.h"
 #include "kernels.h"
-#include "weight_codes.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 2 : 1;  // whose sums are in registers at one time
+constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 4 : 1;  // whose sums are in registers at one time
 
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 256 << 10;
 
 // Of one row, panels that are multiplied at one time: two streams of memory and two chains of sums are faster than one.
 constexpr int PANELS = 2;
-
-constexpr int MAX_SUMS = 16;  // of two units
-
-// One unit's codes of a group, whichever.
-template <int BITS>
-inline Bytes codes_of_unit(const uint8_t* from, int unit, int part) {
-    if constexpr (BITS == 8) return load_bytes(from + UNIT * (unit * PANEL + part * LANES));
-    Bytes both = load_bytes(from + UNIT * (unit / 2 * PANEL + part * LANES));
-    return (Bytes)((Shorts)both >> (unit % 2 * 4)) & 0x0f;
-}
-
-// Adds the products of a piece: `x` [UNITS, M], `sums` [M, registers of N panels]. Elsewhere than in its caller sums would be in memory.
-template <int BITS, int UNITS, int M, int N>
-[[gnu::always_inline]] inline void add_piece(const uint8_t* panel, int64_t panel_bytes, const int32_t* x, Ints (&sums)[M * N * PARTS]) {
-    constexpr int ALL = N * PARTS, SUMS = M * ALL;
-    for (int pair = 0; pair < UNITS / 2; ++pair) {
-        Bytes codes[2 * ALL];
-#pragma GCC unroll MAX_SUMS
-        for (int p = 0; p < ALL; ++p) load_pair<BITS>(panel + p / PARTS * panel_bytes, pair, p % PARTS, codes[p], codes[ALL + p]);
-#pragma GCC unroll MAX_SUMS
-        for (int s = 0; s < 2 * SUMS; ++s) {
-            int unit = s / SUMS, i = s % SUMS / ALL, p = s % ALL;
-            sums[s % SUMS] = add_products(sums[s % SUMS], codes[unit * ALL + p], x[(2 * pair + unit) * M + i]);
-        }
-    }
-}
 
 template <int BITS, int M, int N>
 [[gnu::always_inline]] inline void add_outliers(const uint8_t* panel, int64_t panel_bytes, const Outliers<M>& outliers,
@@ -51,10 +25,8 @@ template <int BITS, int M, int N>
     for (int i = 0; i < M; ++i) {
         if (!outliers.codes[i]) continue;
 #pragma GCC unroll MAX_SUMS
-        for (int p = 0; p < ALL; ++p) {
-            Bytes codes = codes_of_unit<BITS>(panel + p / PARTS * panel_bytes, outliers.units[i], p % PARTS);
-            sums[i * ALL + p] += add_products(Ints{}, codes, outliers.codes[i]) * OUTLIER;
-        }
+        for (int p = 0; p < ALL; ++p)
+            sums[i * ALL + p] += products_of_unit<BITS>(panel + p / PARTS * panel_bytes, outliers.units[i], p % PARTS, outliers.codes[i]) * OUTLIER;
     }
 }
 
@@ -94,7 +66,7 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
                 for (int n = 0; n < N; ++n)
                     for (int64_t line = 0; line < ahead.step; line += 64) prefetch(next + n * weight.panel_bytes + line);
                 next += ahead.step;
-                add_piece<BITS, UNITS, M, N>(panel, weight.panel_bytes, x, sums);
+                Piece<BITS, UNITS, M, N>::add(panel, weight.panel_bytes, x, sums);
                 if constexpr (!ROTATED) add_outliers<BITS, M, N>(panel, weight.panel_bytes, *outliers++, sums);
                 x += UNITS * M;
                 panel += PIECE_BYTES;
@@ -120,10 +92,11 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
     for (int s = 0; s < SUMS; ++s) y[s / ALL][s % ALL] = totals[s];
 }
 
-template <typename T, int UNITS, bool ROTATED>
+template <typename T, int BITS, int UNITS, bool ROTATED>
 void to_integers(const QuantizedCall& call, const IntegerRows& x, const Team& team) {
-    if constexpr (ROTATED) quantize_rotated_rows<T, ROWS>(call.rows, call.weight.zero, x, team);
-    else quantize_rows<T, UNITS, ROWS>(call.rows, call.weight.zero, x, team);
+    int zero = call.weight.zero - RAISED<BITS>;
+    if constexpr (ROTATED) quantize_rotated_rows<T, ROWS>(call.rows, zero, x, team);
+    else quantize_rows<T, UNITS, ROWS>(call.rows, zero, x, team);
 }
 
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED = false>
@@ -131,8 +104,8 @@ void linear(const QuantizedCall& call, const Team& team) {
     const QuantizedWeight& weight = call.weight;
     int64_t num_groups = weight.num_inputs / weight.group_size, num_pieces = weight.group_size / (UNITS * UNIT);
     IntegerRows x{weight.num_inputs, num_groups, num_pieces, call.rows.num_rows, static_cast<uint8_t*>(call.rows.scratch)};
-    if (call.rows.x_bfloat16) to_integers<BFloat16, UNITS, ROTATED>(call, x, team);
-    else to_integers<float, UNITS, ROTATED>(call, x, team);
+    if (call.rows.x_bfloat16) to_integers<BFloat16, BITS, UNITS, ROTATED>(call, x, team);
+    else to_integers<float, BITS, UNITS, ROTATED>(call, x, team);
     int64_t num_panels = call.rows.num_panels(weight.num_outputs);
     team.wait({weight.panels, call.rows.panels ? 0 : num_panels * weight.panel_bytes});
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (x.row_bytes() * ROWS)) * ROWS;

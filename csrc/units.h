@@ -28,8 +28,10 @@ inline Ints load_units(const void* from, int count) {
 
 struct Float32 {
     using Value = float;
+    using Word = int32_t;  // in which a unit of what is multiplied by many is kept
     static constexpr int PER_UNIT = 1;
 
+    static Word word(int32_t unit) { return unit; }
     static Floats add_products(Floats sums, Ints many, int32_t one) {
         float value;
         std::memcpy(&value, &one, sizeof value);
@@ -40,8 +42,10 @@ struct Float32 {
 // Two products a lane, added one after the other.
 struct PairOfBFloat16 {
     using Value = BFloat16;
+    using Word = int32_t;
     static constexpr int PER_UNIT = 2;
 
+    static Word word(int32_t unit) { return unit; }
     static Floats add_products(Floats sums, Ints many, int32_t one) {
 #if defined(__AVX512BF16__)
         return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)many, (__m512bh)_mm512_set1_epi32(one));
@@ -50,6 +54,19 @@ struct PairOfBFloat16 {
         sums += (Floats)(many << 16) * (Floats)(both << 16);
         return sums + (Floats)(many & ~0xffff) * (Floats)(both & ~0xffff);
 #endif
+    }
+};
+
+// The same additions, of one's numbers that became float32 once for all that they meet.
+struct PairOfWidened {
+    struct Word {
+        float first, second;
+    };
+
+    static Word word(int32_t unit) { return {of_bits(static_cast<int32_t>(static_cast<uint32_t>(unit) << 16)), of_bits(unit & ~0xffff)}; }
+    static Floats add_products(Floats sums, Ints many, const Word& one) {
+        sums += (Floats)(many << 16) * one.first;
+        return sums + (Floats)(many & ~0xffff) * one.second;
     }
 };
 
@@ -86,5 +103,27 @@ inline Ints add_products(Ints sums, Bytes weights, const int32_t& x) {
 #endif
 #endif
 }
+
+// Without VNNI: sums of two neighbours' products, in 16 bits. Where weights have 4 bits, those of a few units may be added as they are.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#define QUIRE_SHORT_SUMS
+constexpr int MOST_SHORT_UNITS = 8;  // of weights of 4 bits: 8 * 2 * 15 * 128 < 2^15
+
+#if defined(__AVX512BW__)
+inline Shorts short_products(Bytes weights, int32_t x) { return (Shorts)_mm512_maddubs_epi16((__m512i)weights, _mm512_set1_epi32(x)); }
+inline Ints pairs_added(Shorts sums) { return (Ints)_mm512_madd_epi16((__m512i)sums, _mm512_set1_epi16(1)); }
+#else
+inline Shorts short_products(Bytes weights, int32_t x) { return (Shorts)_mm256_maddubs_epi16((__m256i)weights, _mm256_set1_epi32(x)); }
+inline Ints pairs_added(Shorts sums) { return (Ints)_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1)); }
+
+// Where both are signed, x gets the weights' signs and these lose them: 2 * 128 * 127 < 2^15, for none of x is -128.
+#define QUIRE_SIGNED_BYTES
+inline Bytes magnitude(Bytes weights) { return (Bytes)_mm256_abs_epi8((__m256i)weights); }
+inline Ints add_products(Ints sums, Bytes weights, Bytes magnitudes, int32_t x) {
+    __m256i with_sign = _mm256_sign_epi8(_mm256_set1_epi32(x), (__m256i)weights);
+    return sums + pairs_added((Shorts)_mm256_maddubs_epi16((__m256i)magnitudes, with_sign));
+}
+#endif
+#endif
 
 }  // namespace quire::QUIRE_ISA

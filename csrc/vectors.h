@@ -58,15 +58,20 @@ inline Floats load(const BFloat16* from) {
 
 inline void store(float* to, Floats v) { std::memcpy(to, &v, sizeof v); }
 
-// To nearest, ties to even. A NaN stays one. Below the smallest normal number the processor's instruction gives 0.
+#if !defined(__AVX512BF16__)
+// As a bfloat16's bits, with others below them: to nearest, ties to even. A NaN stays one.
+inline Ints near_bfloat16(Floats v) {
+    Ints bits = (Ints)v;
+    return v == v ? bits + 0x7fff + ((bits >> 16) & 1) : bits | 0x400000;
+}
+#endif
+
+// Below the smallest normal number the processor's instruction gives 0.
 inline void store(BFloat16* to, Floats v) {
 #if defined(__AVX512BF16__)
     __m256bh halves = _mm512_cvtneps_pbh((__m512)v);
 #else
-    Ints bits = (Ints)v;
-    Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    Ints quiet = (bits >> 16) | 0x40;
-    Halves halves = __builtin_convertvector(v == v ? rounded : quiet, Halves);
+    Halves halves = __builtin_convertvector(near_bfloat16(v) >> 16, Halves);
 #endif
     std::memcpy(to, &halves, sizeof halves);
 }
@@ -171,6 +176,9 @@ inline void for_vectors(int64_t width, Function&& function) {
 // As it would be stored and read again.
 template <typename T>
 inline Floats rounded_to(Floats v) {
+#if !defined(__AVX512BF16__)
+    if constexpr (sizeof(T) == 2) return (Floats)(near_bfloat16(v) & ~0xffff);
+#endif
     T stored[LANES];
     store(stored, v);
     return load(stored);

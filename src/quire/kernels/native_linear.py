@@ -228,8 +228,10 @@ def _whole_tiles(count: int) -> int:
 
 
 def _dense_scratch(x: Tensor, weight: DensePanels) -> Array:
+    """bfloat16 becomes float32 where the processor does not multiply it."""
     units = weight.memory.shape[1] // per_unit(weight.dtype)
-    return empty_array((_whole_tiles(x.shape[0]) * _whole_tiles(units) * UNIT,), DType.UINT8)
+    unit_bytes = UNIT * DType.FLOAT32.itemsize // weight.dtype.itemsize
+    return empty_array((_whole_tiles(x.shape[0]) * _whole_tiles(units) * unit_bytes,), DType.UINT8)
 
 
 def _quantized_scratch(x: Tensor, layout: PanelLayout) -> Array:
