@@ -51,6 +51,8 @@ struct Piece<4, UNITS, M, N> {
             for (int s = 0; s < 2 * SUMS; ++s) {
                 int unit = s / SUMS, i = s % SUMS / ALL, p = s % ALL;
                 shorts[s % SUMS] += short_products(codes[unit * ALL + p], x[(2 * pair + unit) * M + i]);
+                // Else GCC adds all of them up at the end, and keeps them in memory until then.
+                asm("" : "+v"(shorts[s % SUMS]));
             }
         }
 #pragma GCC unroll MAX_SUMS
