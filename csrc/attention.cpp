@@ -10,7 +10,7 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 // Queries, and registers of keys or of the head's values, whose sums are in registers at one time.
-constexpr int QUERIES = LANES >= 8 ? 6 : 2;
+constexpr int QUERIES = LANES == 16 ? 6 : LANES == 8 ? 4 : 2;
 constexpr int VECTORS = LANES == 16 ? 4 : 2;
 
 // Of the queries that meet a chunk; then, in the same memory, the weights as units.
@@ -44,19 +44,25 @@ inline void score(const Queries& queries, int query, int group, Chunk<Type>& chu
     typename Type::Sums sums[N * M];
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < N * M; ++i) sums[i] = Type::first_scores(queries.first_score[query + i / M]);
-    const int32_t* q = queries.values + query * queries.num_words;
-    int num_units = queries.num_words / Type::WORDS, unit = 0;
+    // Of their own: `ask` may write anything, as far as the compiler knows.
+    const int64_t stride = queries.num_words, key_stride = chunk.key_stride;
+    const int32_t *q = queries.values + query * stride, *end = q + stride;
+    const typename Type::Unit* from[M];
+#pragma GCC unroll MAX_SUMS
+    for (int m = 0; m < M; ++m) from[m] = chunk.keys[group + m];
     do {
         for_words<Type>([&](auto word) __attribute__((always_inline)) {
             Ints keys[M];
 #pragma GCC unroll MAX_SUMS
-            for (int m = 0; m < M; ++m) keys[m] = Type::template read<word>(chunk.keys[group + m] + unit * chunk.key_stride);
-            chunk.next.ask();
+            for (int m = 0; m < M; ++m) keys[m] = Type::template read<word>(from[m]);
 #pragma GCC unroll MAX_SUMS
-            for (int i = 0; i < N * M; ++i)
-                sums[i] = Type::add_to_scores(sums[i], keys[i % M], q[i / M * queries.num_words + unit * Type::WORDS + word]);
+            for (int i = 0; i < N * M; ++i) sums[i] = Type::add_to_scores(sums[i], keys[i % M], q[i / M * stride + word]);
         });
-    } while (++unit < num_units);
+#pragma GCC unroll MAX_SUMS
+        for (int m = 0; m < M; ++m) from[m] += key_stride;
+        q += Type::WORDS;
+        chunk.next.ask();
+    } while (q < end);
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < N * M; ++i) {
         int n = i / M, key = (group + i % M) * LANES;
@@ -81,11 +87,11 @@ inline void add_values(const Queries& queries, int query, int d, int head_dim, U
                 const auto* from = chunk.values[unit] + d + m * LANES;
                 values[m] = WHOLE ? Type::template read<word>(from) : Type::template read<word>(from, head_dim - d - m * LANES);
             }
-            chunk.next.ask();
 #pragma GCC unroll MAX_SUMS
             for (int i = 0; i < N * M; ++i)
                 sums[i] = Type::add_to_output(sums[i], values[i % M], weights[i / M * KEYS + unit * Type::WORDS + word]);
         });
+        chunk.next.ask();
     } while (++unit < units.last);
 #pragma GCC unroll MAX_SUMS
     for (int i = 0; i < N * M; ++i) {
