@@ -207,35 +207,45 @@ def test_an_instruction_set_that_is_not_there_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("native", "saved", "quantized", "backend", "dtype"),
+    ("in_hardware", "kernels", "saved", "quantized", "backend", "dtype", "words"),
     [
-        (True, "bfloat16", False, "auto", "bfloat16"),
-        (True, "float16", False, "auto", "bfloat16"),
-        (True, "float32", False, "auto", "float32"),
-        (True, "float32", True, "auto", "bfloat16"),
-        (True, "bfloat16", False, "reference", "float32"),
-        (False, "bfloat16", False, "auto", "float32"),
-        (False, "float32", True, "auto", "float32"),
+        (True, True, "bfloat16", False, "auto", "bfloat16", "was saved in it"),
+        (True, True, "float16", False, "auto", "bfloat16", "this CPU multiplies bfloat16 in hardware but not float16"),
+        (True, True, "float32", False, "auto", "float32", "was saved in float32"),
+        (True, True, "float32", True, "auto", "bfloat16", "this CPU multiplies it in hardware"),
+        (True, True, "bfloat16", False, "reference", "float32", "bitwise reproducible"),
+        (True, False, "bfloat16", False, "auto", "bfloat16", "was saved in it"),
+        (False, True, "bfloat16", False, "auto", "bfloat16", "was saved in it"),
+        (False, True, "float16", False, "cpu", "bfloat16", "the native kernels are fast with bfloat16 but not float16"),
+        (False, True, "float32", True, "auto", "bfloat16", "the native kernels are fast with it"),
+        (False, True, "bfloat16", False, "torch", "float32", "no bfloat16 instructions"),
+        (False, False, "bfloat16", False, "auto", "float32", "no bfloat16 instructions"),
+        (False, False, "float32", True, "auto", "float32", "no bfloat16 instructions"),
     ],
 )
 def test_auto_dtype(
     smollm2_config: ModelConfig,
     machine: Machine,
-    native: bool,
+    in_hardware: bool,
+    kernels: bool,
     saved: str,
     quantized: bool,
     backend: Any,
     dtype: str,
+    words: str,
 ) -> None:
     model = replace(smollm2_config, torch_dtype=saved, quantized_bytes=10**8 if quantized else None)
-    machine = machine if native else replace(machine, cpu_features=frozenset({"avx512f"}))
+    features = machine.cpu_features if in_hardware else frozenset({"avx512f"})
+    machine = replace(machine, cpu_features=features, native_kernels=kernels)
     config = resolve(EngineConfig(backend=backend), model, machine)
     assert config.dtype == dtype
-    assert reasons_about(config, "dtype")[0].startswith(f"dtype {dtype}: ")
+    (reason,) = reasons_about(config, "dtype")
+    assert reason.startswith(f"dtype {dtype}: ")
+    assert words in reason
 
 
 def test_without_bfloat16_instructions_it_is_taken_to_fit(smollm2_config: ModelConfig, machine: Machine) -> None:
-    small = replace(machine, cpu_features=frozenset(), free_memory=2**30 + 2**28)
+    small = replace(machine, cpu_features=frozenset(), native_kernels=False, free_memory=2**30 + 2**28)
     config = resolve(EngineConfig(max_num_seqs=8, quantization="none"), smollm2_config, small)
     assert config.dtype == "bfloat16"
     assert "float32 would be faster" in reasons_about(config, "dtype")[0]

@@ -10,7 +10,13 @@ from quire.checkpoint.checkpoint import open_checkpoint
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
 from quire.config import EngineConfig
 from quire.errors import InvalidRequestError
-from quire.plan.backend import check_kv_cache_dtype, check_quantization, choose_backend, choose_quantization
+from quire.plan.backend import (
+    check_kv_cache_dtype,
+    check_quantization,
+    choose_backend,
+    choose_quantization,
+    runs_native,
+)
 from quire.plan.dtype import choose_dtype
 from quire.plan.machine import read_machine
 from quire.plan.memory import Demand, plan_memory
@@ -57,7 +63,8 @@ def run(args: argparse.Namespace) -> None:
         max_num_batched_tokens=config.max_num_batched_tokens,
         enable_chunked_prefill=not model.is_encoder,
     )
-    dtype, reason = choose_dtype(config, model, machine, demand, budget)
+    native = runs_native(config, model, machine)
+    dtype, reason = choose_dtype(config, model, machine, demand, budget, native=native)
     backend, _ = choose_backend(config, model, machine, dtype)
     check_quantization(config, quantization, model, backend)
     check_kv_cache_dtype(config, model, backend)

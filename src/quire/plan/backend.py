@@ -36,6 +36,11 @@ def choose_backend(
     return "torch", f"backend torch: {lacking}."
 
 
+def runs_native(config: EngineConfig, model: ModelConfig, machine: Machine) -> bool:
+    """Whether the native kernels will run, in a dtype that they have."""
+    return config.backend in ("auto", "cpu") and _native_lack(model, machine, "bfloat16") is None
+
+
 def choose_instruction_set(
     config: EngineConfig, machine: Machine, backend: ResolvedBackend
 ) -> tuple[str | None, str | None]:
@@ -65,9 +70,7 @@ def choose_quantization(config: EngineConfig, model: ModelConfig, machine: Machi
     """Weights as stored where that is in few bits and the native kernels run, with the reason; as asked, if so."""
     if config.quantization != "auto":
         return config.quantization, None
-    if model.quantized_bytes is None or config.backend not in ("auto", "cpu") or config.dtype != "auto":
-        return "none", None
-    if _native_lack(model, machine, "bfloat16") is not None:
+    if model.quantized_bytes is None or config.dtype != "auto" or not runs_native(config, model, machine):
         return "none", None
     return "stored", "quantization stored: the checkpoint's own few bits, multiplied as they are."
 

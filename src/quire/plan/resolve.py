@@ -18,6 +18,7 @@ from quire.plan.backend import (
     choose_instruction_set,
     choose_packed_cache,
     choose_quantization,
+    runs_native,
 )
 from quire.plan.dtype import ResolvedDType, choose_dtype
 from quire.plan.machine import Machine
@@ -109,7 +110,9 @@ class _Resolver:
         return quantization
 
     def _dtype(self) -> ResolvedDType:
-        dtype, reason = choose_dtype(self.config, self.model, self.machine, self._whole_context("float32"), self.budget)
+        native = runs_native(self.config, self.model, self.machine)
+        demand = self._whole_context("float32")
+        dtype, reason = choose_dtype(self.config, self.model, self.machine, demand, self.budget, native=native)
         if reason is not None:
             self.reasons.append(reason)
         return dtype
