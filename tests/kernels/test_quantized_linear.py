@@ -70,11 +70,13 @@ def make_rounded(rounding: Rounding, floats: np.ndarray) -> tuple[PanelWeight, t
 
 
 def make_stored(
-    name: str, num_outputs: int, num_blocks: int, rng: np.random.Generator
+    name: str, num_outputs: int, num_blocks: int, rng: np.random.Generator, byte: int | None = None
 ) -> tuple[PanelWeight, torch.Tensor]:
-    """Random bits with scales of a sensible size."""
+    """Random bits, or the same `byte` everywhere, with scales of a sensible size."""
     block_type = TYPES[name]
     raw = rng.integers(0, 256, (num_outputs * num_blocks, block_type.num_bytes), dtype=np.uint8)
+    if byte is not None:
+        raw[:] = byte
     blocks = raw.view(block_type.layout).reshape(-1)
     for field in {"d", "m", "dmin"} & set(block_type.layout.names or ()):
         blocks[field] = rng.uniform(-0.01, 0.01, len(blocks)).astype(np.float16)
@@ -135,6 +137,18 @@ def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: st
     found = quantized_linear(x, weight, instruction_set=instruction_set)
     assert found.dtype == dtype
     assert_close(found, x, weight, floats)
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF])
+def test_the_largest_codes_of_one_sign_do_not_overflow(name: str, instruction_set: str, byte: int) -> None:
+    """Whole groups of weights and of activations as large as they can be: sums of few bits are the first to overflow."""
+    weight, floats = make_stored(name, 40, 512 // NUM_VALUES[name], np.random.default_rng(0), byte)
+    x = torch.ones(5, 512)
+    x[1] = -1.0
+    x[2, ::2] = -1.0
+    assert_close(quantized_linear(x, weight, instruction_set=instruction_set), x, weight, floats)
 
 
 @given(
