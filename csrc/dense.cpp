@@ -49,12 +49,13 @@ void interleave(const LinearRows& rows, int64_t row, int64_t num_inputs, int64_t
     int64_t whole = num_inputs / A_UNIT;
     for (int i = 0; i < M; ++i) {
         const T* from = static_cast<const T*>(rows.x) + (row + i) * rows.x_stride;
-        for (int64_t unit = 0; unit < num_units; ++unit) {
+        auto put = [&](int64_t unit, std::size_t num_bytes) {
             int32_t values = 0;
-            if (unit < whole) std::memcpy(&values, from + unit * A_UNIT, UNIT);
-            else std::memcpy(&values, from + unit * A_UNIT, sizeof(T));
+            std::memcpy(&values, from + unit * A_UNIT, num_bytes);
             to[unit * M + i] = Type::word(values);
-        }
+        };
+        for (int64_t unit = 0; unit < whole; ++unit) put(unit, UNIT);
+        if (whole < num_units) put(whole, sizeof(T));
     }
 }
 
