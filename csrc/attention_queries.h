@@ -24,6 +24,7 @@ struct Queries {
 constexpr float LOG2_E = 1.44269504f;
 constexpr float UNSEEN = -1e30f;  // a score, and the base before there is one: 2^UNSEEN is 0
 constexpr float HEADROOM = 8;     // powers of two by which a score, or a lane's sum of weights, may be above the base
+constexpr float LARGEST_SUM = 256;  // 2^HEADROOM: beyond, the base follows
 
 // Sums under another base: by a whole power of two, so that nothing is rounded.
 inline void rebase(Queries& queries, int n, float base) {
@@ -73,7 +74,6 @@ inline Floats put_weights(Floats (&v)[GROUPS]) {
 // When it does follow is up to the query's own scores. Weights that are whole numbers are under the chunk's own largest score.
 template <typename Type, typename ScoreUnder, typename To>
 [[gnu::always_inline]] inline void weigh(ScoreUnder&& score_under, Queries& queries, int n, Seen seen, const ValueScales& value_scales, To to) {
-    constexpr float MOST = 256;  // 2^HEADROOM: beyond, the base follows
     Floats v[GROUPS], sum;
     float shrunk = 1.0f, *total = queries.total + n * LANES;
     if constexpr (Type::WHOLE_WEIGHTS) {
@@ -85,7 +85,7 @@ template <typename Type, typename ScoreUnder, typename To>
     } else {
         put_under(queries.base[n], score_under, seen, v);
         sum = put_weights<Type::WEIGHT_DEGREE>(v);
-        if (any_above(sum, MOST)) {
+        if (any_above(sum, LARGEST_SUM)) {
             float under = whole_top(score_under, seen);
             rebase(queries, n, under);
             put_under(under, score_under, seen, v);

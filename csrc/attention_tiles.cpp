@@ -1,17 +1,18 @@
-// Attention over bfloat16 whose queries meet keys in tiles (attention_tiles.h, attention_walk.h).
-#include "attention_tiles.h"
-
+// Attention over bfloat16 whose queries meet keys in tiles (attention_tiles.h, attention_walk.h). Those of a prompt pass over them
+// (attention_pass.h).
+#include "attention_pass.h"
 #include "kernels.h"
 
 namespace quire::QUIRE_TILES {
 namespace {
 
-constexpr int UNITS = TILE_ROWS;  // of a head's dimensions or of tokens, in a tile of K or V
-constexpr int PARTS_OF_VALUES = KEYS / 2 / UNITS;
+constexpr int UNITS = UNITS_OF_TILE, PARTS_OF_VALUES = PARTS_OF_CHUNK;
 
 // 16 units, with a fixed size: a call of a function to copy as much takes longer than this.
 inline void put_units(const int32_t* from, int32_t* to) { std::memmove(to, from, TILE_BYTES); }
 inline void put_zeros(int32_t* to) { std::memset(to, 0, TILE_BYTES); }
+
+constexpr int FEWEST_OF_PASS = 2 * TILE_ROWS;  // with fewer queries K and V are read once for all
 
 class InTiles {
 public:
@@ -41,9 +42,38 @@ public:
         }
     }
 
+    // Whether these are many queries of one row alone, with outputs of up to four tiles.
+    bool passes(const AttentionCall& call, const Item& item) const {
+        int64_t heads = call.num_heads / call.layout.num_kv_heads, tokens = item.parts[0].last - item.parts[0].first;
+        return item.num_parts == 1 && item.shared == 0 && tokens * heads > FEWEST_OF_PASS && head_dim_ <= 4 * COLUMNS && call.softcap == 0 &&
+               call.layout.panels(Type::PER_UNIT);
+    }
+
+    void pass(const AttentionCall& call, const Item& item, Queries& queries) {
+        if (head_dim_ == 2 * UNITS) pass<1>(call, item, queries);
+        else pass<2>(call, item, queries);
+    }
+
     Chunk<Type> chunk;
 
 private:
+    template <int STEPS>
+    void pass(const AttentionCall& call, const Item& item, Queries& queries) {
+        const Part& part = item.parts[0];
+        queries.count = read_queries<Type>(call, part, item.kv_head, 0, queries);
+        Keys seen = own_keys(call, part, item.kv_head, 0);
+        Keys all = own_keys(call, {part.row, call.query_starts[part.row], call.query_starts[part.row + 1]}, item.kv_head, 0);
+        for (int64_t first = seen.first / KEYS / CHUNKS_OF_SPAN * CHUNKS_OF_SPAN; first * KEYS < seen.end; first += CHUNKS_OF_SPAN) {
+            span_.lay_out(call, all, first, chunk);
+            for (int n = 0; n < queries.count; n += TILE_ROWS) {
+                Pass<STEPS> pass(call, span_, queries, n, queries.count - n < TILE_ROWS ? queries.count - n : TILE_ROWS);
+                int64_t begin = largest(first, pass.begin()), end = pass.end() < first + CHUNKS_OF_SPAN ? pass.end() : first + CHUNKS_OF_SPAN;
+                if (begin < end) pass.run(begin, end);
+            }
+        }
+        write_output<Type>(call, part, item.kv_head, 0, queries);
+    }
+
     // Points to the chunk's values, [units of tokens, D], where 32 tokens lie together and all of them are there. Otherwise copies, in
     // which tokens that no query sees are zeros.
     void lay_out_values() {
@@ -155,7 +185,13 @@ private:
     int head_dim_, num_rows_, asks_ = 1;
     const int32_t* values_[PARTS_OF_VALUES];
     Group group_;
+    Span span_;
 };
+
+void attend(const AttentionCall& call, const Item& item, const Keys& after, Queries& queries, InTiles& meeting) {
+    if (meeting.passes(call, item)) meeting.pass(call, item, queries);
+    else QUIRE_ISA::attend(call, item, after, queries, meeting);
+}
 
 // Of a head's dimensions whole tiles only.
 bool fits(const AttentionCall& call) { return call.layout.head_dim % (2 * UNITS) == 0; }
