@@ -242,10 +242,10 @@ inline void quantize(const T* from, int32_t* tops, const int32_t* others, int nu
     to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
 }
 
-// A row that is one group, rotated into `memory`.
-template <bool LISTED, typename T>
-inline void quantize_rotated(const T* from, int64_t num_values, float* memory, int zero, const GroupOfRow& to) {
-    float most = rotate(from, num_values, memory), scale = most / (MOST * NEIGHBOURS_GAIN);
+// A rotated row that is one group, of what `rotate` returned.
+template <bool LISTED>
+inline void put_rotated(const float* memory, float most, int64_t num_values, int zero, const GroupOfRow& to) {
+    float scale = most / (MOST * NEIGHBOURS_GAIN);
     int32_t sum = 0;
     if (most == most) sum = put_codes<LISTED, true>(memory, num_values, inverse_of(most / MOST), to);
     else put_zeros<LISTED>(num_values, to);
@@ -295,7 +295,8 @@ void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& 
         int64_t first = row / ROWS * ROWS;
         int count = static_cast<int>(x.num_rows - first < ROWS ? x.num_rows - first : ROWS), i = static_cast<int>(row - first);
         GroupOfRow to{x.codes(first) + i, x.groups(first), nullptr, count, i, count};
-        quantize_rotated<false>(static_cast<const T*>(rows.x) + row * rows.x_stride, x.num_inputs, rotated.data()->lanes, zero, to);
+        float most = rotate(static_cast<const T*>(rows.x) + row * rows.x_stride, x.num_inputs, rotated.data()->lanes);
+        put_rotated<false>(rotated.data()->lanes, most, x.num_inputs, zero, to);
     });
 }
 

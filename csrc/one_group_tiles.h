@@ -158,24 +158,39 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
     // The last block's results are put with all steps but the first, which waits for its sums: some after each product.
     typename Finished<Put>::Rows put_rows(finished, static_cast<int>(shape.tiles_of_group - 1) * 4);
     finished.finish();
+    // Each operand is loaded as soon as its tile is free, a product or more before it is wanted.
+    auto first_x = [&](int64_t t) __attribute__((always_inline)) { load_passing_tile<4>(x + t * shape.x_step, shape.x_stride); };
+    auto other_x = [&](int64_t t) __attribute__((always_inline)) { load_passing_tile<5>(second_x + t * shape.x_step, shape.x_stride); };
+    auto first_weights = [&](int64_t t) __attribute__((always_inline)) { load_tile<6>(panels[0].codes + t * shape.units * UNIT_BYTES, UNIT_BYTES); };
+    auto other_weights = [&](int64_t t) __attribute__((always_inline)) { load_tile<7>(panels[1].codes + t * shape.units * UNIT_BYTES, UNIT_BYTES); };
+    first_x(0);
+    first_weights(0);
+    if constexpr (PANELS == 2) other_weights(0);
+    if constexpr (ROW_TILES == 2) other_x(0);
     for (int64_t t = 0; t < shape.tiles_of_group; ++t) {
-        int64_t at = t * shape.units * UNIT_BYTES;
         auto then = [&]() __attribute__((always_inline)) { if (t > 0) put_rows.some(); };
-        load_passing_tile<4>(x + t * shape.x_step, shape.x_stride);
-        load_tile<6>(panels[0].codes + at, UNIT_BYTES);
+        bool more = t + 1 < shape.tiles_of_group;
         multiply_tiles_of_bytes<0, 4, 6>();
+        if constexpr (PANELS == 1) if (more) first_x(t + 1);
+        if constexpr (ROW_TILES == 1) if (more) first_weights(t + 1);
         then();
         if constexpr (PANELS == 2) {
-            load_tile<7>(panels[1].codes + at, UNIT_BYTES);
             multiply_tiles_of_bytes<1, 4, 7>();
+            if (more) first_x(t + 1);
+            if constexpr (ROW_TILES == 1) if (more) other_weights(t + 1);
         }
         then();
         if constexpr (ROW_TILES == 2) {
-            load_passing_tile<5>(second_x + t * shape.x_step, shape.x_stride);
             multiply_tiles_of_bytes<2, 5, 6>();
+            if (more) first_weights(t + 1);
+            if constexpr (PANELS == 1) if (more) other_x(t + 1);
         }
         then();
-        if constexpr (ROW_TILES == 2 && PANELS == 2) multiply_tiles_of_bytes<3, 5, 7>();
+        if constexpr (ROW_TILES == 2 && PANELS == 2) {
+            multiply_tiles_of_bytes<3, 5, 7>();
+            if (more) other_weights(t + 1);
+            if (more) other_x(t + 1);
+        }
         then();
         for (int p = 0; p < PANELS; ++p)
             for (int64_t line = 0; line < ahead.step; line += 64) prefetch(ahead.from + p * partner_bytes + line);

@@ -119,18 +119,31 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
 }
 
 // Of rotated rows: tile by tile where these are whole, for their lines are then neighbours. Each member makes its own rows, as kernels
-// do that go row by row.
+// do that go row by row. The next row is rotated before one becomes integers: what this waits for, sums across lanes, is then there.
 template <typename T>
 void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
-    std::vector<Line> rotated(num_lines(x.num_inputs));
-    int64_t step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
-    share(team, rows.num_rows, [&](int64_t row) {
+    int64_t lines_of_row = static_cast<int64_t>(num_lines(x.num_inputs)), step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
+    std::vector<Line> rotated(2 * lines_of_row);
+    float most[2];
+    auto memory = [&](int64_t row) { return rotated[row % 2 * lines_of_row].lanes; };
+    auto rotate_row = [&](int64_t row) {
+        most[row % 2] = rotate(static_cast<const T*>(rows.x) + row * rows.x_stride, x.num_inputs, memory(row));
+    };
+    auto put_row = [&](int64_t row) {
         int64_t tile = row / shape.rows;
         int i = static_cast<int>(row % shape.rows);
         GroupOfRow to{x.codes(tile * shape.rows) + i * shape.x_stride / UNIT, x.groups(tile * TILE_ROWS), nullptr, TILE_ROWS, i, step};
-        quantize_rotated<true>(static_cast<const T*>(rows.x) + row * rows.x_stride, x.num_inputs, rotated.data()->lanes, zero, to);
+        put_rotated<true>(memory(row), most[row % 2], x.num_inputs, zero, to);
         if (i + 1 < shape.rows && row + 1 < rows.num_rows) return;
         while (++to.i < TILE_ROWS) to.put_scale(0.0f, 0.0f, 0);  // of nobody
+    };
+    int64_t rotated_rows = -1;  // up to this one
+    share(team, rows.num_rows, [&](int64_t row) {
+        if (rotated_rows < row) rotate_row(row);
+        rotated_rows = row;
+        bool next = row + 1 < rows.num_rows * (team.thread + 1) / team.size;
+        if (next) rotate_row(++rotated_rows);
+        put_row(row);
     });
 }
 
