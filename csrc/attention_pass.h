@@ -121,7 +121,7 @@ private:
         if (c + 1 < end) multiply<false, true>(c, [](int) {});
     }
 
-    // `then(i)` for each of the 16 queries, one or two after each product.
+    // `then(i)` for queries, one or two after each product: for all 16 where there are both.
     template <bool VALUES, bool SCORES, typename Then>
     [[gnu::always_inline]] void multiply(int64_t c, Then&& then) {
         auto after = [&]<int PRODUCT>(std::integral_constant<int, PRODUCT>) __attribute__((always_inline)) {
@@ -129,9 +129,7 @@ private:
         };
         constexpr int OF_VALUES = PARTS_OF_CHUNK * COLUMN_TILES;
         if constexpr (VALUES) multiply_values(weights_[(c - 1) % 2][0], span_.values(c - 1), after, std::make_integer_sequence<int, OF_VALUES>());
-        else for (int i = 0; i < OF_VALUES * QUERIES_A_PRODUCT; ++i) then(i);
         if constexpr (SCORES) multiply_keys<OF_VALUES>(c + 1, after, std::make_integer_sequence<int, PANELS * STEPS>());
-        else for (int i = OF_VALUES * QUERIES_A_PRODUCT; i < TILE_ROWS; ++i) then(i);
     }
 
     template <int PRODUCT>

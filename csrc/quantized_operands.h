@@ -137,14 +137,13 @@ void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape
         if (i + 1 < shape.rows && row + 1 < rows.num_rows) return;
         while (++to.i < TILE_ROWS) to.put_scale(0.0f, 0.0f, 0);  // of nobody
     };
-    int64_t rotated_rows = -1;  // up to this one
+    int64_t previous = -1;
     share(team, rows.num_rows, [&](int64_t row) {
-        if (rotated_rows < row) rotate_row(row);
-        rotated_rows = row;
-        bool next = row + 1 < rows.num_rows * (team.thread + 1) / team.size;
-        if (next) rotate_row(++rotated_rows);
-        put_row(row);
+        rotate_row(row);
+        if (previous >= 0) put_row(previous);
+        previous = row;
     });
+    if (previous >= 0) put_row(previous);
 }
 
 // Rows of a tile that have an outlier in a group, as bits.
