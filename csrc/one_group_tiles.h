@@ -145,7 +145,17 @@ private:
 template <int ROW_TILES, int PANELS, typename Put>
 void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], int64_t index, Ahead& ahead, Finished<Put>& finished) {
     const Shape& shape = work.shape;
+    int64_t x_step = shape.x_step, weights_step = shape.units * UNIT_BYTES, last = shape.tiles_of_group - 1;
     const auto* x = reinterpret_cast<const uint8_t*>(work.x.codes(tile * shape.rows));
+    const uint8_t* weights[2] = {panels[0].codes, panels[PANELS - 1].codes};
+    // Every second pass begins with the last inputs: what the first cache holds of weights that do not all fit is then wanted first.
+    // Sums of integers are the same in any order.
+    if (tile & 2) {
+        x += last * x_step;
+        for (const uint8_t*& codes : weights) codes += last * weights_step;
+        x_step = -x_step;
+        weights_step = -weights_step;
+    }
     const uint8_t* second_x = x + shape.rows * work.x.num_inputs;
     zero_sums();
     // Results' lines are asked for, a few with each step, for the second cache: the first one's few places are for x and weights.
@@ -159,10 +169,10 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
     typename Finished<Put>::Rows put_rows(finished, static_cast<int>(shape.tiles_of_group - 1) * 4);
     finished.finish();
     // Each operand is loaded as soon as its tile is free, a product or more before it is wanted.
-    auto first_x = [&](int64_t t) __attribute__((always_inline)) { load_passing_tile<4>(x + t * shape.x_step, shape.x_stride); };
-    auto other_x = [&](int64_t t) __attribute__((always_inline)) { load_passing_tile<5>(second_x + t * shape.x_step, shape.x_stride); };
-    auto first_weights = [&](int64_t t) __attribute__((always_inline)) { load_tile<6>(panels[0].codes + t * shape.units * UNIT_BYTES, UNIT_BYTES); };
-    auto other_weights = [&](int64_t t) __attribute__((always_inline)) { load_tile<7>(panels[1].codes + t * shape.units * UNIT_BYTES, UNIT_BYTES); };
+    auto first_x = [&](int64_t t) __attribute__((always_inline)) { load_passing_tile<4>(x + t * x_step, shape.x_stride); };
+    auto other_x = [&](int64_t t) __attribute__((always_inline)) { load_passing_tile<5>(second_x + t * x_step, shape.x_stride); };
+    auto first_weights = [&](int64_t t) __attribute__((always_inline)) { load_tile<6>(weights[0] + t * weights_step, UNIT_BYTES); };
+    auto other_weights = [&](int64_t t) __attribute__((always_inline)) { load_tile<7>(weights[1] + t * weights_step, UNIT_BYTES); };
     first_x(0);
     first_weights(0);
     if constexpr (PANELS == 2) other_weights(0);
