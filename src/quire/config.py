@@ -75,8 +75,8 @@ class EngineConfig:
     num_blocks: int | None = knob(None, "KV blocks (default: sized from free memory)")
     preallocate_kv_cache: bool = knob(
         False,
-        "take the memory of all KV blocks at the start, not as they are first used: a slower start, and no request waits for"
-        " the system to find memory",
+        "take the memory of all KV blocks at the start, not as they are first used, and large pages for what steps compute: a"
+        " slower start, and no request waits for the system to find memory",
     )
     memory_utilization: float = knob(0.8, "share of the free memory that weights and KV cache may take")
     max_num_batched_tokens: int = knob(512, "token budget of one step; longer prompts are computed in chunks")

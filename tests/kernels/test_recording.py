@@ -14,6 +14,7 @@ from quire.kernels import native
 from quire.kernels.array import Array, Arrays, empty_array
 from quire.kernels.cpu_ops import CpuOps
 from quire.kernels.dtype import DType
+from quire.kernels.fresh_memory import LINE, LargePages
 from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, pack_
 from quire.kernels.recording import Arena, NotRecordable, current_recording
 
@@ -132,6 +133,16 @@ def test_dropped_tensors_lend_their_memory_to_later_ones() -> None:
     assert needed[0] == needed[1]
     native.run(recording)
     assert equal(hidden, mixed(x, square, 50))
+
+
+def test_an_arena_in_large_pages_lends_in_the_same_way() -> None:
+    x, square = draw((64, 96)), make_square()
+    recording = native.new_recording(Arena(LargePages()))
+    with recording:
+        hidden = mixed(x, square, 3)
+    native.run(recording)
+    assert hidden.data_ptr() % LINE == 0
+    assert equal(hidden, mixed(x, square, 3))
 
 
 def test_memory_is_lent_again_only_after_the_threads_have_met() -> None:

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from quire.kernels.dtype import DType
-from quire.kernels.weight_memory import CHUNK, LINE, WeightMemory
+from quire.kernels.fresh_memory import CHUNK, LINE
+from quire.kernels.weight_memory import WeightMemory
 
 
 def test_weights_lie_apart_on_cache_lines() -> None:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import mmap
+import threading
+import weakref
 
 import numpy as np
+import numpy.typing as npt
+
+LINE = 64
+CHUNK = 64 << 20
+"""Asked for at once. What nobody writes stays without memory."""
 
 
 def fresh_memory(num_bytes: int, *, touched: bool = False) -> mmap.mmap:
@@ -25,3 +32,25 @@ def ask_for_large_pages(memory: mmap.mmap) -> None:
     """2 MiB each, where the system has them."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
+
+
+class LargePages:
+    """Memory in pages of 2 MiB, where the system has them, one piece after the other in chunks; a chunk is given back when the last
+    of its pieces is gone. What is read often is found sooner there, and the first to write to a page waits for all of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._chunk: weakref.ref[mmap.mmap] | None = None
+        self._used = 0
+
+    def take(self, num_bytes: int) -> npt.NDArray[np.uint8]:
+        """At least one byte, on a cache line; zeros."""
+        with self._lock:
+            chunk = None if self._chunk is None else self._chunk()
+            if chunk is None or self._used + num_bytes > len(chunk):
+                chunk = fresh_memory(max(CHUNK, num_bytes))
+                ask_for_large_pages(chunk)
+                self._chunk, self._used = weakref.ref(chunk), 0
+            first = self._used
+            self._used += -(-num_bytes // LINE) * LINE
+        return np.frombuffer(chunk, np.uint8, num_bytes, first)

@@ -16,7 +16,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-LINE = 64
+from quire.kernels.fresh_memory import LINE, LargePages
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -34,9 +35,10 @@ class Lent:
 
 
 class Arena:
-    """Memory for what a program computes, handed out again when the array it was for is gone."""
+    """Memory for what a program computes, handed out again when the array it was for is gone. In `pages`, or small ones of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, pages: LargePages | None = None) -> None:
+        self._pages = pages
         self._free: defaultdict[int, list[Bytes]] = defaultdict(list)
         self._given_back: deque[Bytes] = deque()
         self.num_bytes = 0
@@ -57,6 +59,8 @@ class Arena:
 
     def _allocate(self, size: int) -> Bytes:
         self.num_bytes += size
+        if self._pages is not None:
+            return self._pages.take(size)
         memory = np.zeros(size + LINE, np.uint8)
         first = -memory.ctypes.data % LINE
         return memory[first : first + size]

@@ -39,8 +39,9 @@ class ModelRunner:
         grammars: Grammars | None = None,
         *,
         records_steps: bool = False,
+        large_pages: bool = False,
     ) -> None:
-        """`records_steps`: those that can be run as programs, without Python."""
+        """`records_steps`: those that can be run as programs, without Python; these compute in `large_pages`."""
         self._model = model
         self._kv = kv
         self._tensors = tensors
@@ -51,7 +52,9 @@ class ModelRunner:
         block_size = kv_config.block_size
         self._eager = EagerSteps(model, kv, self._table, tensors, layer_groups, block_size)
         self._programs = (
-            StepPrograms(model, kv, self._table, layer_groups, block_size, max_num_seqs, max_model_len)
+            StepPrograms(
+                model, kv, self._table, layer_groups, block_size, max_num_seqs, max_model_len, large_pages=large_pages
+            )
             if records_steps
             else None
         )

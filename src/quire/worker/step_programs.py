@@ -10,6 +10,7 @@ from typing import Protocol
 from quire.core.step import StepPlan
 from quire.kernels import native
 from quire.kernels.array import Array
+from quire.kernels.fresh_memory import LargePages
 from quire.kernels.native_steps import most_likely
 from quire.kernels.recording import Arena, NotRecordable, Recording
 from quire.models.registry import Model
@@ -104,6 +105,8 @@ class StepPrograms:
         block_size: int,
         max_num_seqs: int,
         max_model_len: int,
+        *,
+        large_pages: bool,
     ) -> None:
         self._model = model
         self._kv = kv
@@ -118,7 +121,7 @@ class StepPrograms:
         self._searches: OneToken | None = None
         self._last_tokens: LastTokens | None = None
         self._all_tokens: AllTokens | None = None
-        self._arena = Arena()
+        self._arena = Arena(LargePages() if large_pages else None)
         self._recordable = True
 
     def compute(self, plan: StepPlan, rows: list[Row]) -> ComputedStep | None:

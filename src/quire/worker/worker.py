@@ -55,6 +55,7 @@ class Worker:
             self._config.max_model_len,
             grammars,
             records_steps=self._config.backend == "cpu" and not self._config.enforce_eager,
+            large_pages=self._config.preallocate_kv_cache,
         )
         self._execute = self._tensors.computing(self._runner.execute)
 
