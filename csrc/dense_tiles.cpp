@@ -12,7 +12,7 @@ namespace {
 
 using namespace quire::QUIRE_ISA;
 
-constexpr int64_t BLOCK_BYTES = 768 << 10;  // of rows that stay in a core's second cache while the panels pass
+constexpr int64_t BLOCK_BYTES = 1100 << 10;  // of rows that stay in a core's second cache while the panels pass
 constexpr int64_t FEWEST_OWN_ROWS = 128;  // from which on a member passes all panels
 constexpr int UNITS_OF_TILE = TILE_BYTES / UNIT;
 constexpr int64_t TILE_OF_WEIGHTS = UNITS_OF_TILE * UNIT * PANEL;  // bytes

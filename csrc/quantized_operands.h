@@ -14,7 +14,7 @@ namespace quire::QUIRE_TILES {
 using namespace quire::QUIRE_ISA;
 
 // Of rows that stay in a core's second cache while the panels pass.
-constexpr int64_t BLOCK_BYTES = 256 << 10;
+constexpr int64_t BLOCK_BYTES = 820 << 10;
 
 constexpr int64_t FEWEST_OWN_TILES = 4;  // of rows, from which on a member passes all panels
 

@@ -22,6 +22,11 @@ EvictionPolicyName = Literal["lru", "lfu"]
 MAX_PORT = 65535
 
 
+OFFLINE_BATCHED_TOKENS = 704
+"""Of `LLM`, whose answers come all at the end: prompts are 4 % faster than with 512 tokens a step, and whoever decodes beside them is
+kept a third longer (docs/lab.md)."""
+
+
 def knob(default: Any, help: str, *, choices: tuple[str, ...] | None = None) -> Any:
     return field(default=default, metadata={"help": help, "choices": choices})
 
@@ -79,7 +84,10 @@ class EngineConfig:
         " slower start, and no request waits for the system to find memory",
     )
     memory_utilization: float = knob(0.8, "share of the free memory that weights and KV cache may take")
-    max_num_batched_tokens: int = knob(512, "token budget of one step; longer prompts are computed in chunks")
+    max_num_batched_tokens: int = knob(
+        512,
+        "token budget of one step; longer prompts are computed in chunks (default: 512, of LLM 704)",
+    )
     max_num_seqs: int = knob(256, "sequences that run at once")
     scheduling_policy: SchedulingPolicy = knob("fcfs", "order of the waiting", choices=get_args(SchedulingPolicy))
     enable_prefix_caching: bool = knob(True, "reuse the KV of shared prefixes")

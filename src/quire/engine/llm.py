@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
-from quire.config import EngineConfig
+from quire.config import OFFLINE_BATCHED_TOKENS, EngineConfig
 from quire.core.embedding import (
     EmbeddingRequest,
     EmbeddingRequestOutput,
@@ -41,12 +41,14 @@ Params = TypeVar("Params", SamplingParams, PoolingParams)
 class LLM:
     """A model ready to generate, in this process.
 
-    Keyword arguments are the fields of `EngineConfig`. Raises ModelNotFoundError, CheckpointError,
+    Keyword arguments are the fields of `EngineConfig`; of `max_num_batched_tokens` the default is larger. Raises ModelNotFoundError, CheckpointError,
     UnsupportedModelError or OutOfMemoryError, each naming what to change.
     """
 
-    def __init__(self, model: str = "smollm2", **config: Any) -> None:
-        self._engine = launch(EngineConfig(model=model, **config))
+    def __init__(
+        self, model: str = "smollm2", *, max_num_batched_tokens: int = OFFLINE_BATCHED_TOKENS, **config: Any
+    ) -> None:
+        self._engine = launch(EngineConfig(model=model, max_num_batched_tokens=max_num_batched_tokens, **config))
         self.config = self._engine.config
 
     def generate(

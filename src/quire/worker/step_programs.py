@@ -22,7 +22,7 @@ from quire.worker.row_table import Row, RowTable, all_hidden_wanted
 
 logger = logging.getLogger("quire")
 
-MAX_TOKENS = 512
+MAX_TOKENS = 704
 """Beyond, the operators take so long that Python beside them does not matter."""
 MAX_ROWS_TO_LOGITS = 64
 """Of rows that compute one token each: logits of more would take as much memory as all the rest."""
