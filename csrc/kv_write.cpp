@@ -14,10 +14,25 @@ inline void put_units(const Stored* from, int count, Stored* to, int64_t stride)
     for (int d = 0; d < count; d += PER_UNIT, to += stride) std::memcpy(to, from + d, PER_UNIT * sizeof(Stored));
 }
 
-// One head of V: each value beside those of the tokens that share its unit. These may be another member's: they are not read.
+#if defined(__AVX512BW__)
+// Each of LANES values in the lower part of 32 bits.
+inline __m512i widened(const int8_t* from) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+inline __m512i widened(const BFloat16* from) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
+#endif
+
+// One head of V: each value beside those of the tokens that share its unit, of which this one is number `token`. The others' may be
+// another member's: they are not read, and not written.
 template <int PER_UNIT, typename Stored>
-inline void put_values(const Stored* from, int count, Stored* to) {
-    for (int d = 0; d < count; ++d) to[d * PER_UNIT] = from[d];
+inline void put_values(const Stored* from, int count, Stored* units, int token) {
+    int d = 0;
+#if defined(__AVX512BW__)
+    if constexpr (PER_UNIT > 1) {
+        const __m128i bits = _mm_cvtsi32_si128(token * static_cast<int>(8 * sizeof(Stored)));
+        const __mmask64 bytes = (PER_UNIT == 4 ? 0x1111111111111111ULL : 0x3333333333333333ULL) << token * sizeof(Stored);
+        for (; d + LANES <= count; d += LANES) _mm512_mask_storeu_epi8(units + d * PER_UNIT, bytes, _mm512_sll_epi32(widened(from + d), bits));
+    }
+#endif
+    for (; d < count; ++d) units[d * PER_UNIT + token] = from[d];
 }
 
 // One head's K and V. (Asking the layout for each value's place takes four times as long: docs/lab.md.)
@@ -30,13 +45,13 @@ void write_head(const WriteCall& call, bool panels, int64_t slot, int head, cons
     int64_t block = slot / layout.block_size, place = slot % layout.block_size;
     auto *keys = static_cast<Stored*>(call.key_cache), *values = static_cast<Stored*>(call.value_cache);
     Stored* to_key = keys + layout.key_at(panels, PER_UNIT, block, place, head, 0);
-    Stored* to_value = values + layout.value_at(panels, PER_UNIT, block, place, head, 0);
+    Stored* to_value = values + layout.value_at(panels, PER_UNIT, block, panels ? place / PER_UNIT * PER_UNIT : place, head, 0);
     float scales[2];
     const Stored* from = Type::stored(key, layout.head_dim, room, scales[0]);
     if (panels) put_units<PER_UNIT>(from, layout.head_dim, to_key, layout.block_size * PER_UNIT);
     else std::memcpy(to_key, from, layout.head_dim * sizeof(Stored));
     from = Type::stored(value, layout.head_dim, room, scales[1]);
-    if (panels) put_values<PER_UNIT>(from, layout.head_dim, to_value);
+    if (panels) put_values<PER_UNIT>(from, layout.head_dim, to_value, static_cast<int>(place % PER_UNIT));
     else std::memcpy(to_value, from, layout.head_dim * sizeof(Stored));
     if constexpr (Type::HAS_SCALES) {
         int64_t at = layout.scale_at(panels, block, place, head);
