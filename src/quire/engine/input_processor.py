@@ -180,16 +180,20 @@ class InputProcessor:
             raise InvalidRequestError(
                 f"A prompt is a string, a list of token ids or a dict, got {type(token_ids).__name__}.", field=field
             )
-        for position, token_id in enumerate(token_ids):
+        ids, vocab_size = list(token_ids), self._model.vocab_size
+        # All at once first: one by one, those of a long prompt take half a millisecond.
+        if set(map(type, ids)) <= {int} and min(ids, default=0) >= 0 and max(ids, default=0) < vocab_size:
+            return ids
+        for position, token_id in enumerate(ids):
             valid = isinstance(token_id, int) and not isinstance(token_id, bool)
-            if not valid or not 0 <= token_id < self._model.vocab_size:
+            if not valid or not 0 <= token_id < vocab_size:
                 raise InvalidRequestError(
                     f"Token id {token_id!r} at position {position} of {field} is not a whole number from 0 to"
-                    f" {self._model.vocab_size - 1}, the model's vocabulary.",
+                    f" {vocab_size - 1}, the model's vocabulary.",
                     field=field,
                     value=token_id,
                 )
-        return list(token_ids)
+        return ids
 
     def _check_length(self, token_ids: list[int], params: SamplingParams) -> None:
         num_tokens = len(token_ids)
