@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from quire import LLM, BeamSearchParams, SamplingParams
+from quire.config import OFFLINE_BATCHED_TOKENS, EngineConfig
 from quire.errors import InvalidRequestError
 
 PROMPT = list(range(40, 90))
@@ -45,6 +46,12 @@ def test_prompt_forms_agree(llm: LLM) -> None:
     assert answers == [answers[0]] * 4
     together = llm.generate(forms, greedy(), use_tqdm=False)
     assert [output.outputs[0].token_ids for output in together] == answers
+
+
+def test_steps_are_longer_than_a_servers_unless_told(llm: LLM, tiny_llama: Path) -> None:
+    assert llm.info.max_num_batched_tokens == OFFLINE_BATCHED_TOKENS > EngineConfig().max_num_batched_tokens
+    with LLM(str(tiny_llama), num_threads=1, num_blocks=200, max_num_batched_tokens=48) as own:
+        assert own.info.max_num_batched_tokens == 48
 
 
 def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:

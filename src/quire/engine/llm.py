@@ -41,8 +41,8 @@ Params = TypeVar("Params", SamplingParams, PoolingParams)
 class LLM:
     """A model ready to generate, in this process.
 
-    Keyword arguments are the fields of `EngineConfig`; of `max_num_batched_tokens` the default is larger. Raises ModelNotFoundError, CheckpointError,
-    UnsupportedModelError or OutOfMemoryError, each naming what to change.
+    Keyword arguments are the fields of `EngineConfig`; of `max_num_batched_tokens` the default is larger. Raises
+    ModelNotFoundError, CheckpointError, UnsupportedModelError or OutOfMemoryError, each naming what to change.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
 
+from quire.config import OFFLINE_BATCHED_TOKENS
 from quire.core.step import StepPlan
 from quire.kernels import native
 from quire.kernels.array import Array
@@ -22,7 +23,7 @@ from quire.worker.row_table import Row, RowTable, all_hidden_wanted
 
 logger = logging.getLogger("quire")
 
-MAX_TOKENS = 704
+MAX_TOKENS = OFFLINE_BATCHED_TOKENS
 """Beyond, the operators take so long that Python beside them does not matter."""
 MAX_ROWS_TO_LOGITS = 64
 """Of rows that compute one token each: logits of more would take as much memory as all the rest."""
