@@ -133,7 +133,11 @@ public:
 private:
     void put_simple() const {
         auto* to = static_cast<BFloat16*>(rows_.y) + (row_ + next_) * rows_.y_stride + output_;
-        for (int n = 0; n < 2 * PANEL; n += 2 * LANES) store(to + n, load(sums_[next_] + n), load(sums_[next_] + n + LANES));
+        for (int n = 0; n < 2 * PANEL; n += 2 * LANES) {
+            const float* sums = sums_[next_] + n;
+            if (rows_.adds) PutSums()(to + n, load(sums), load(sums + LANES));
+            else PutBoth()(to + n, load(sums), load(sums + LANES));
+        }
     }
     // Rounded as if they had been stored, so that the result has the same bits as `gated`'s.
     void put_gated() const {
@@ -249,7 +253,7 @@ void multiply_all(const DenseCall& call, const GateCall* gate, const Team& team,
 }
 
 void multiply_all(const DenseCall& call, const GateCall* gate, const Team& team) {
-    with_put(gate, [&](auto put) { multiply_all(call, gate, team, put); });
+    with_put(call.rows, gate, [&](auto put) { multiply_all(call, gate, team, put); });
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ struct LinearRows {
     void* scratch;     // aligned to a cache line; what it holds is said where the weight is
     int64_t num_rows, x_stride, y_stride;
     bool x_bfloat16, bias_bfloat16, y_bfloat16;  // float32 where not
+    bool adds = false;  // y holds what results are added to, before they are rounded
     const int64_t* panels = nullptr;  // how many, and which: the other outputs stay as they were. Null: all
 
     int64_t num_panels(int64_t num_outputs) const { return panels ? panels[0] : (num_outputs + PANEL - 1) / PANEL; }

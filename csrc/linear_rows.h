@@ -68,10 +68,9 @@ inline void prefetch_results(const LinearRows& rows, int64_t row, int num_rows, 
             __builtin_prefetch(static_cast<const char*>(rows.y) + ((row + i) * rows.y_stride + panel * PANEL) * width + at, 1, 3);
 }
 
-// The results of M rows from `row` on for one panel, whose first output is `output`.
-template <int M, int P>
-inline void store_rows(const LinearRows& rows, int64_t num_outputs, int64_t row, int64_t output, const Floats (&y)[M][P],
-                       int first_part) {
+// M rows' results for one panel, whose first output is `output`, to rows that begin at `to`.
+template <typename T, int M, int P>
+inline void store_rows(T* to, const LinearRows& rows, int64_t num_outputs, int64_t output, const Floats (&y)[M][P], int first_part) {
     for (int p = 0; p < PARTS; ++p) {
         int64_t n = output + p * LANES;
         int count = static_cast<int>(largest<int64_t>(0, num_outputs - n));
@@ -80,12 +79,19 @@ inline void store_rows(const LinearRows& rows, int64_t num_outputs, int64_t row,
         if (rows.bias && rows.bias_bfloat16) bias = load_part(static_cast<const BFloat16*>(rows.bias) + n, count);
         else if (rows.bias) bias = load_part(static_cast<const float*>(rows.bias) + n, count);
         for (int i = 0; i < M; ++i) {
-            int64_t at = (row + i) * rows.y_stride + n;
+            T* place = to + i * rows.y_stride + n;
             Floats v = rows.bias ? y[i][first_part + p] + bias : y[i][first_part + p];
-            if (rows.y_bfloat16) store_part(static_cast<BFloat16*>(rows.y) + at, v, count);
-            else store_part(static_cast<float*>(rows.y) + at, v, count);
+            store_part(place, rows.adds ? load_part(place, count) + v : v, count);
         }
     }
+}
+
+template <int M, int P>
+inline void store_rows(const LinearRows& rows, int64_t num_outputs, int64_t row, int64_t output, const Floats (&y)[M][P],
+                       int first_part) {
+    int64_t at = row * rows.y_stride;
+    if (rows.y_bfloat16) store_rows(static_cast<BFloat16*>(rows.y) + at, rows, num_outputs, output, y, first_part);
+    else store_rows(static_cast<float*>(rows.y) + at, rows, num_outputs, output, y, first_part);
 }
 
 }  // namespace quire::QUIRE_ISA

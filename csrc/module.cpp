@@ -188,9 +188,9 @@ void attend(Program* program, const std::string& isa, bool bfloat16, bool codes,
 // A row's address and its stride in elements, and whether it is bfloat16.
 using Rows = std::tuple<uintptr_t, int64_t, bool>;
 
-LinearRows linear_rows(const Rows& x, const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, uintptr_t panels = 0) {
+LinearRows linear_rows(const Rows& x, const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, bool adds = false, uintptr_t panels = 0) {
     return {at<void>(std::get<0>(x)), at<void>(std::get<0>(bias)), at<void>(std::get<0>(y)), at<void>(scratch), num_rows,
-            std::get<1>(x),           std::get<1>(y),              std::get<2>(x),           std::get<2>(bias), std::get<2>(y), at<int64_t>(panels)};
+            std::get<1>(x),           std::get<1>(y),              std::get<2>(x),           std::get<2>(bias), std::get<2>(y), adds, at<int64_t>(panels)};
 }
 
 int64_t whole(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -205,8 +205,8 @@ Range memory_of(const QuantizedWeight& weight) {
 }
 
 void dense_linear(Program* program, const std::string& isa, const DenseWeight& weight, const Rows& x, const Rows& bias,
-                  const Rows& y, uintptr_t scratch, int64_t num_rows, uintptr_t panels, int num_threads) {
-    submit(program, num_threads, set_named(isa).dense_linear, DenseCall{weight, linear_rows(x, bias, y, scratch, num_rows, panels)}, 0,
+                  const Rows& y, bool adds, uintptr_t scratch, int64_t num_rows, uintptr_t panels, int num_threads) {
+    submit(program, num_threads, set_named(isa).dense_linear, DenseCall{weight, linear_rows(x, bias, y, scratch, num_rows, adds, panels)}, 0,
            panels ? Range{nullptr, 0} : memory_of(weight));
 }
 
@@ -242,9 +242,9 @@ void pack_panels(const std::string& isa, uintptr_t memory, int64_t num_panels, i
 }
 
 void quantized_linear(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x,
-                      const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, uintptr_t panels, int num_threads) {
+                      const Rows& bias, const Rows& y, bool adds, uintptr_t scratch, int64_t num_rows, uintptr_t panels, int num_threads) {
     submit(program, num_threads, set_named(isa).quantized_linear,
-           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows, panels)}, 0, panels ? Range{nullptr, 0} : memory_of(weight),
+           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows, adds, panels)}, 0, panels ? Range{nullptr, 0} : memory_of(weight),
            weight.rotated ? num_rows : 0);
 }
 
@@ -422,11 +422,13 @@ NB_MODULE(_native, module) {
              nb::arg("num_outputs"), nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"), nb::arg("zero"),
              nb::arg("has_minimum"), nb::arg("rotated"));
     module.def("dense_linear", &dense_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
-               nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"), nb::arg("num_threads"));
+               nb::arg("bias"), nb::arg("y"), nb::arg("adds"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"),
+               nb::arg("num_threads"));
     module.def("dense_gated", &dense_gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
                nb::arg("both"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("activation"), nb::arg("num_threads"));
     module.def("quantized_linear", &quantized_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"),
-               nb::arg("x"), nb::arg("bias"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"), nb::arg("num_threads"));
+               nb::arg("x"), nb::arg("bias"), nb::arg("y"), nb::arg("adds"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"),
+               nb::arg("num_threads"));
     module.def("quantized_gated", &quantized_gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
                nb::arg("both"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("activation"), nb::arg("num_threads"));
     module.def("dense_rows", &dense_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),

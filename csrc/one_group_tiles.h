@@ -241,7 +241,7 @@ void one_group(const Work& work, const Team& team, Put put) {
 }
 
 inline void one_group(const Work& work, const Team& team) {
-    with_put(work.gate, [&](auto put) { one_group(work, team, put); });
+    with_put(work.call.rows, work.gate, [&](auto put) { one_group(work, team, put); });
 }
 
 }  // namespace quire::QUIRE_TILES

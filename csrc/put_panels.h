@@ -1,5 +1,5 @@
-// How tiles' kernels put results down: of one row for two panels, where each panel's are one register, side by side or gated; and gated
-// ones of any kind.
+// How tiles' kernels put results down: of one row for two panels, where each panel's are one register, side by side, added to what is
+// there, or gated; and gated ones of any kind.
 #pragma once
 
 #include "activations.h"
@@ -12,6 +12,11 @@ struct PutBoth {
     void operator()(BFloat16* to, Floats first, Floats second) const { store(to, first, second); }
 };
 
+struct PutSums {
+    static constexpr bool GATED = false;
+    void operator()(BFloat16* to, Floats first, Floats second) const { store(to, load(to) + first, load(to + LANES) + second); }
+};
+
 // Rounded as if they had been stored: the bits are those of `gated`.
 template <typename Activation>
 struct PutGated {
@@ -22,9 +27,10 @@ struct PutGated {
     }
 };
 
-// function(put): PutBoth, or PutGated where there is a `gate`.
+// function(put): PutGated where there is a `gate`.
 template <typename Function>
-void with_put(const GateCall* gate, Function&& function) {
+void with_put(const LinearRows& rows, const GateCall* gate, Function&& function) {
+    if (!gate && rows.adds) return function(PutSums());
     if (!gate) return function(PutBoth());
     with_activation<BFloat16>(gate->activation, [&](auto activation) { function(PutGated<decltype(activation)>{activation}); });
 }

@@ -62,6 +62,29 @@ def test_as_in_float64_and_nothing_else_is_written(  # type: ignore[no-untyped-d
 
 @given(
     num_rows=st.integers(0, 70),
+    num_inputs=st.integers(1, 130),
+    num_outputs=st.integers(1, 130),
+    dtype=st.sampled_from(DTYPES),
+    has_bias=st.booleans(),
+    instruction_set=st.sampled_from(SETS or ("none",)),
+)
+def test_results_are_added_to_what_is_there_and_rounded_once(  # type: ignore[no-untyped-def]
+    num_rows, num_inputs, num_outputs, dtype, has_bias, instruction_set
+) -> None:
+    x, values = draw(num_rows, num_inputs, num_outputs, dtype)
+    weight = packed(values)
+    bias = torch.randn(num_outputs).to(dtype) if has_bias else None
+    memory = torch.randn(num_rows, num_outputs + 2).to(dtype)
+    alone = torch.empty(num_rows, num_outputs)
+    dense_linear(x, weight, bias, alone, instruction_set=instruction_set)
+    expected = memory.clone()
+    expected[:, 1:-1] = (memory[:, 1:-1].float() + alone).to(dtype)
+    dense_linear(x, weight, bias, memory[:, 1:-1], adds=True, instruction_set=instruction_set)
+    assert torch.equal(memory, expected)
+
+
+@given(
+    num_rows=st.integers(0, 70),
     num_inputs=st.integers(1, 200),
     width=st.one_of(st.integers(1, 70), st.sampled_from([16, 32, 48, 96])),
     dtype=st.sampled_from(DTYPES),

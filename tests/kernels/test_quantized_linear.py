@@ -247,6 +247,30 @@ def test_many_rows_without_a_bias_have_the_bits_of_few_rows(name: str, tiles: st
     name=st.sampled_from(sorted(NUM_VALUES)),
     instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
     num_rows=st.integers(0, 70),
+    num_outputs=st.one_of(st.integers(1, 70), st.sampled_from([16, 64, 96])),
+    dtype=st.sampled_from(list(TOLERANCE)),
+    has_bias=st.booleans(),
+)
+def test_results_are_added_to_what_is_there_and_rounded_once(
+    name: str, instruction_set: str, num_rows: int, num_outputs: int, dtype: torch.dtype, has_bias: bool
+) -> None:
+    weight, _ = make_weight(name, num_outputs, 512 // NUM_VALUES[name])
+    generator = torch.Generator().manual_seed(num_rows)
+    x = torch.randn(num_rows, 512, generator=generator).to(dtype)
+    bias = torch.randn(num_outputs, generator=generator) if has_bias else None
+    memory = torch.randn(num_rows, num_outputs + 32, generator=generator).to(dtype)
+    alone = torch.empty(num_rows, num_outputs)
+    quantized_linear(x, weight, bias, alone, instruction_set=instruction_set)
+    expected = memory.clone()
+    expected[:, 16:-16] = (memory[:, 16:-16].float() + alone).to(dtype)
+    quantized_linear(x, weight, bias, memory[:, 16:-16], adds=True, instruction_set=instruction_set)
+    assert torch.equal(memory, expected)
+
+
+@given(
+    name=st.sampled_from(sorted(NUM_VALUES)),
+    instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
+    num_rows=st.integers(0, 70),
     width=st.one_of(st.sampled_from([16, 32, 48, 80]), st.integers(1, 70)),
     dtype=st.sampled_from(list(TOLERANCE)),
     kind=st.sampled_from(sorted(native.GATES)),

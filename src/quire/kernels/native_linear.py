@@ -75,12 +75,13 @@ def dense_linear(
     bias: Tensor | None = None,
     output: T | None = None,
     *,
+    adds: bool = False,
     panels: Tensor | None = None,
     instruction_set: str | None = None,
 ) -> T:
     """Summed in float32. x is of the weight's dtype, `output` of any of DTYPES; unless given it is as x. bias [N].
 
-    `panels`: only these of `output` are written; int64, how many and which.
+    `adds`: to what `output` holds, before it is rounded. `panels`: only these of `output` are written; int64, how many and which.
     """
     assert dtype_of(x.dtype) == weight.dtype
     y = _output(x, weight.num_inputs, weight.num_outputs, output)
@@ -93,6 +94,7 @@ def dense_linear(
         _rows(x),
         _bias(bias, weight.num_outputs),
         _rows(y),
+        adds,
         units.data_ptr(),
         x.shape[0],
         0 if panels is None else panels.data_ptr(),
@@ -133,11 +135,12 @@ def quantized_linear(
     bias: Tensor | None = None,
     output: T | None = None,
     *,
+    adds: bool = False,
     panels: Tensor | None = None,
     instruction_set: str | None = None,
 ) -> T:
-    """Multiplied as integers. x and `output` are each of a dtype of DTYPES, `output` x's unless given. bias [N]; `panels` as
-    `dense_linear`'s.
+    """Multiplied as integers. x and `output` are each of a dtype of DTYPES, `output` x's unless given. bias [N]; `adds` and
+    `panels` as `dense_linear`'s.
 
     Activations have a scale for each of the weight's groups of inputs of each row, and 7 bits and a sign of the group's
     largest; but one in every PIECE of inputs that is far larger than the others there has 14 bits (csrc/integer_rows.h). With a
@@ -154,6 +157,7 @@ def quantized_linear(
         _rows(x),
         _bias(bias, layout.num_outputs),
         _rows(y),
+        adds,
         scratch.data_ptr(),
         x.shape[0],
         0 if panels is None else panels.data_ptr(),

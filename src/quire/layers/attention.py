@@ -50,8 +50,15 @@ class Attention:
         self.qk_norm = qk_norm
         self.heads = (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
 
-    def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
-        """[T, D] -> [L, D] of the batch's queries."""
+    def forward(
+        self,
+        x: Tensor,
+        rotations: Sequence[Rotation],
+        cache: LayerKVCache,
+        batch: ForwardBatch,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """[T, D] -> [L, D] of the batch's queries, added to `residual`, which is given up (as Linear's)."""
         projected = self.qkv.forward(x)
         heads = projected.view(projected.shape[0], sum(self.heads), self.shape.head_dim)
         query, key, value = heads.split_with_sizes(self.heads, 1)
@@ -60,4 +67,5 @@ class Attention:
         if self.rope is not None:
             cos, sin = rotations[self.rope]
             query, key = self.ops.rope(query, cos, sin), self.ops.rope(key, cos, sin)
-        return self.output.forward(self.backend.attend(query, key, value, cache, self.shape, batch))
+        attended = self.backend.attend(query, key, value, cache, self.shape, batch)
+        return self.output.forward(attended, residual)

@@ -18,9 +18,9 @@ class Linear:
         self.weight = weight
         self.bias = bias
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, num_inputs] -> [T, num_outputs]."""
-        y: Tensor = self.method.apply(x, self.weight, self.bias)
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """[T, num_inputs] -> [T, num_outputs], added to `residual`, which is given up: the result may be in its memory."""
+        y: Tensor = self.method.apply(x, self.weight, self.bias, residual)
         return y
 
     def forward_gated(self, x: Tensor, kind: str) -> Tensor:

@@ -10,8 +10,8 @@ from quire.layers.linear import Linear
 
 
 class FeedForward(Protocol):
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, D] -> [T, D]."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """[T, D] -> [T, D], added to `residual`, which is given up (as Linear's)."""
 
 
 class GatedMLP:
@@ -24,8 +24,8 @@ class GatedMLP:
         self.gate_up = gate_up
         self.down = down
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down.forward(self.gate_up.forward_gated(x, self.activation))
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self.down.forward(self.gate_up.forward_gated(x, self.activation), residual)
 
 
 class MLP:
@@ -39,5 +39,5 @@ class MLP:
         self.up = up
         self.down = down
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down.forward(self.ops.activate(self.up.forward(x), self.activation))
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self.down.forward(self.ops.activate(self.up.forward(x), self.activation), residual)

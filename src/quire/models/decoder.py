@@ -37,8 +37,8 @@ class PreNormLayer:
     mlp: FeedForward
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
-        x = batch.queries(x) + self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch)
-        return x + self.mlp.forward(self.mlp_norm.forward(x))
+        x = self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch, batch.queries(x))
+        return self.mlp.forward(self.mlp_norm.forward(x), x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class PostNormLayer:
     mlp_norm: Norm
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
-        x = self.attention_norm.forward(batch.queries(x) + self.attention.forward(x, rotations, cache, batch))
-        return self.mlp_norm.forward(x + self.mlp.forward(x))
+        x = self.attention_norm.forward(self.attention.forward(x, rotations, cache, batch, batch.queries(x)))
+        return self.mlp_norm.forward(self.mlp.forward(x, x))
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,15 +67,16 @@ class FewBits(ABC):
             first += part.num_outputs
         return _join(segments)
 
-    def apply(self, x: Array, weight: list[Segment], bias: Array | None) -> Array:
-        y = x.new_empty((x.shape[0], weight[-1].last))
+    def apply(self, x: Array, weight: list[Segment], bias: Array | None, residual: Array | None = None) -> Array:
+        y = x.new_empty((x.shape[0], weight[-1].last)) if residual is None else residual
+        adds = residual is not None
         for segment in weight:
             part = slice(segment.first, segment.last)
             its_bias = None if bias is None else bias[part]
             if isinstance(segment.weight, PanelWeight):
-                quantized_linear(x, segment.weight, its_bias, y[:, part])
+                quantized_linear(x, segment.weight, its_bias, y[:, part], adds=adds)
             else:
-                self._others.apply(x, segment.weight, its_bias, y[:, part])
+                self._others.apply_into(y[:, part], x, segment.weight, its_bias, adds=adds)
         return y
 
     def apply_gated(self, x: Array, weight: list[Segment], bias: Array | None, kind: str) -> Array:

@@ -69,8 +69,11 @@ class QuantMethod(Protocol):
     def load(self, parts: Sequence[StoredWeight], dtype: Any) -> Any:
         """What `apply` reads: a weight whose outputs are those of all parts, in order."""
 
-    def apply(self, x: Any, weight: Any, bias: Any | None) -> Any:
-        """x [T, num_inputs] -> [T, num_outputs]; `weight` is what `load` returned."""
+    def apply(self, x: Any, weight: Any, bias: Any | None, residual: Any | None = None) -> Any:
+        """x [T, num_inputs] -> [T, num_outputs]; `weight` is what `load` returned.
+
+        `residual` [T, num_outputs] is added; it is given up: the result may be in its memory.
+        """
 
     def apply_gated(self, x: Any, weight: Any, bias: Any | None, kind: str) -> Any:
         """activation(the first half of what `apply` gives) * the second; `kind` as Ops.gated's."""
@@ -98,6 +101,10 @@ def load_dense(parts: Sequence[StoredWeight], dtype: Any, tensors: Tensors) -> A
     return weight
 
 
+def plus_residual(y: Any, residual: Any | None) -> Any:
+    return y if residual is None else residual + y
+
+
 class DenseTable:
     """A Table of floats."""
 
@@ -121,8 +128,8 @@ class Unquantized:
     def load(self, parts: Sequence[StoredWeight], dtype: Any) -> Any:
         return load_dense(parts, dtype, self._ops.tensors)
 
-    def apply(self, x: Any, weight: Any, bias: Any | None) -> Any:
-        return self._ops.linear(x, weight, bias)
+    def apply(self, x: Any, weight: Any, bias: Any | None, residual: Any | None = None) -> Any:
+        return plus_residual(self._ops.linear(x, weight, bias), residual)
 
     def apply_gated(self, x: Any, weight: Any, bias: Any | None, kind: str) -> Any:
         gate, up = self.apply(x, weight, bias).chunk(2, dim=-1)

@@ -27,8 +27,12 @@ class Panels:
             first += part.num_outputs
         return pack_(weight)
 
-    def apply(self, x: Array, weight: DensePanels, bias: Array | None, output: Array | None = None) -> Array:
-        return dense_linear(x, weight, bias, output)
+    def apply(self, x: Array, weight: DensePanels, bias: Array | None, residual: Array | None = None) -> Array:
+        return dense_linear(x, weight, bias, residual, adds=residual is not None)
+
+    def apply_into(self, output: Array, x: Array, weight: DensePanels, bias: Array | None, *, adds: bool) -> None:
+        """Some outputs of a layer, which may lie apart; `adds` to what is there."""
+        dense_linear(x, weight, bias, output, adds=adds)
 
     def apply_gated(self, x: Array, weight: DensePanels, bias: Array | None, kind: str) -> Array:
         return dense_gated(x, weight, kind) if bias is None else gated_halves(self.apply(x, weight, bias), kind)
