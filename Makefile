@@ -36,7 +36,8 @@ test-nightly: $(READY) chromium
 # Tests of the native kernels with every access to memory checked (g++ or another compiler with its runtimes beside it).
 sanitize: $(READY)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(SANITIZED)/site \
-		-C build-dir=$(SANITIZED)/cmake -C cmake.build-type=RelWithDebInfo -C cmake.define.QUIRE_SANITIZE=$(SANITIZERS) .
+		-C build-dir=$(SANITIZED)/cmake -C cmake.build-type=RelWithDebInfo -C cmake.define.QUIRE_SANITIZE=$(SANITIZERS) \
+		-C cmake.define.QUIRE_EMULATE_AMX=ON .
 	$(UNDER_SANITIZERS) $(BIN)/python -S -m pytest -q --capture=sys tests/kernels tests/attention tests/quantization/test_few_bits.py
 
 # For the tests of the page in a real browser.

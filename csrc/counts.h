@@ -11,6 +11,8 @@ inline void resize(DenseCall& call, const Counts& counts) { call.rows.num_rows =
 inline void resize(DenseGatedCall& call, const Counts& counts) { call.linear.rows.num_rows = call.gate.num_tokens = counts.of(call.gate.num_tokens); }
 inline void resize(QuantizedCall& call, const Counts& counts) { call.rows.num_rows = counts.of(call.rows.num_rows); }
 inline void resize(QuantizedGatedCall& call, const Counts& counts) { call.linear.rows.num_rows = call.gate.num_tokens = counts.of(call.gate.num_tokens); }
+inline void resize(DenseMostLikelyCall& call, const Counts& counts) { call.linear.rows.num_rows = call.most_likely.num_rows = counts.of(call.most_likely.num_rows); }
+inline void resize(QuantizedMostLikelyCall& call, const Counts& counts) { call.linear.rows.num_rows = call.most_likely.num_rows = counts.of(call.most_likely.num_rows); }
 inline void resize(DenseRowsCall& call, const Counts& counts) { call.num_indices = counts.of(call.num_indices); }
 inline void resize(PanelRowsCall& call, const Counts& counts) { call.num_indices = counts.of(call.num_indices); }
 

@@ -125,6 +125,10 @@ void dense_gated(const DenseGatedCall& call, const Team& team) {
     gated(call.gate, team);
 }
 
+void dense_most_likely(const DenseMostLikelyCall& call, const Team& team) {
+    find_largest(call.most_likely, call.linear.rows, team, [&](const LinearRows& rows) { dense_linear({call.linear.weight, rows}, team); });
+}
+
 void dense_rows(const DenseRowsCall& call, const Team& team) {
     const DenseWeight& weight = call.weight;
     int64_t num_units = units_of(weight), num_bytes = weight.num_inputs * (weight.bfloat16 ? 2 : 4);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "linear.h"
+#include "most_likely.h"
 #include "row_ops.h"
 
 namespace quire {
@@ -25,6 +26,12 @@ struct DenseCall {
 struct DenseGatedCall {
     DenseCall linear;
     GateCall gate;
+};
+
+// The largest of each row's outputs, without keeping the others: `linear` has nowhere to write to.
+struct DenseMostLikelyCall {
+    DenseCall linear;
+    MostLikelyCall most_likely;
 };
 
 // Rows of a weight, as they were before they were laid out.

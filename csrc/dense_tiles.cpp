@@ -85,7 +85,7 @@ public:
     float (*begin(int64_t row, int64_t count, int64_t panel, int num_panels))[2 * PANEL] {
         row_ = row, next_ = 0, count_ = count, output_ = panel * PANEL, num_panels_ = num_panels;
         // Bfloat16 without a bias: one store a row.
-        simple_ = rows_.y_bfloat16 && !rows_.bias && num_panels == 2 && output_ + 2 * PANEL <= num_outputs_;
+        simple_ = (rows_.keeps_largest ? PARTS == 1 : rows_.y_bfloat16) && !rows_.bias && num_panels == 2 && output_ + 2 * PANEL <= num_outputs_;
         return sums_;
     }
 
@@ -95,7 +95,9 @@ public:
         Left(Results& results, int num_calls) : shares_(results.by_row() ? static_cast<int>(results.count_ - results.next_) : 0, num_calls), results_(results), put_(results.put_) {
             const GateCall* gate = results.gate_;
             y_stride_ = gate ? gate->y.token_stride : results.rows_.y_stride;
-            y_ = static_cast<BFloat16*>(gate ? gate->y.data : results.rows_.y) + (results.row_ + results.next_) * y_stride_ + results.output_;
+            auto* rows = static_cast<typename Put::Place*>(gate ? gate->y.data : results.rows_.y);
+            y_ = Put::place(rows + (results.row_ + results.next_) * y_stride_, results.output_);
+            put_.begin(results.output_ / PANEL);
             sums_ = results.sums_[results.next_];
         }
         [[gnu::always_inline]] void some() {
@@ -117,7 +119,7 @@ public:
         Results& results_;
         Put put_;
         const float* sums_;
-        BFloat16* y_;
+        typename Put::Place* y_;
         int64_t y_stride_;
     };
 
@@ -268,6 +270,10 @@ void dense_gated(const DenseGatedCall& call, const Team& team) {
     dense_linear(call.linear, team);
     team.wait();
     gated(call.gate, team);
+}
+
+void dense_most_likely(const DenseMostLikelyCall& call, const Team& team) {
+    find_largest(call.most_likely, call.linear.rows, team, [&](const LinearRows& rows) { QUIRE_TILES::dense_linear({call.linear.weight, rows}, team); });
 }
 
 }  // namespace quire::QUIRE_TILES

@@ -18,10 +18,12 @@
     void attention_bfloat16_over_codes(const AttentionCall&, const Team&); \
     void dense_linear(const DenseCall&, const Team&);           \
     void dense_gated(const DenseGatedCall&, const Team&);       \
+    void dense_most_likely(const DenseMostLikelyCall&, const Team&); \
     void dense_rows(const DenseRowsCall&, const Team&);         \
     void pack_panels(const PackCall&, const Team&);             \
     void quantized_linear(const QuantizedCall&, const Team&);   \
     void quantized_gated(const QuantizedGatedCall&, const Team&); \
+    void quantized_most_likely(const QuantizedMostLikelyCall&, const Team&); \
     void most_likely(const MostLikelyCall&, const Team&);       \
     void panel_rows(const PanelRowsCall&, const Team&);         \
     void sketch_rows(const SketchRowsCall&, const Team&);       \
@@ -51,14 +53,19 @@
     namespace quire::TILES {                         \
     void dense_linear(const DenseCall&, const Team&); \
     void dense_gated(const DenseGatedCall&, const Team&); \
+    void dense_most_likely(const DenseMostLikelyCall&, const Team&); \
     void attention_bfloat16(const AttentionCall&, const Team&); \
     void attention_bfloat16_over_codes(const AttentionCall&, const Team&); \
     void quantized_linear(const QuantizedCall&, const Team&); \
     void quantized_gated(const QuantizedGatedCall&, const Team&); \
+    void quantized_most_likely(const QuantizedMostLikelyCall&, const Team&); \
     }
 
 QUIRE_KERNELS(portable)
 QUIRE_TILE_KERNELS(emulated_tiles)
+#if defined(QUIRE_EMULATE_AMX)
+QUIRE_TILE_KERNELS(emulated_amx)
+#endif
 #if defined(__x86_64__)
 QUIRE_KERNELS(avx2)
 QUIRE_KERNELS(avx512)

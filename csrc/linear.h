@@ -19,6 +19,7 @@ struct LinearRows {
     int64_t num_rows, x_stride, y_stride;
     bool x_bfloat16, bias_bfloat16, y_bfloat16;  // float32 where not
     bool adds = false;  // y holds what results are added to, before they are rounded
+    bool keeps_largest = false;  // y [R] is of what keeps the largest of each row (largest_of_rows.h)
     const int64_t* panels = nullptr;  // how many, and which: the other outputs stay as they were. Null: all
 
     int64_t num_panels(int64_t num_outputs) const { return panels ? panels[0] : (num_outputs + PANEL - 1) / PANEL; }

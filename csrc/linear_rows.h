@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "largest_of_rows.h"
 #include "linear.h"
 #include "vectors.h"
 
@@ -63,9 +64,24 @@ inline Ahead next_panels(const uint8_t* panels, int count, int64_t panel_bytes, 
 template <int N>
 inline void prefetch_results(const LinearRows& rows, int64_t row, int num_rows, int64_t panel) {
     int64_t width = rows.y_bfloat16 ? 2 : 4;
+    if (rows.keeps_largest) return;
     for (int i = 0; i < num_rows; ++i)
         for (int64_t at = 0; at < N * PANEL * width; at += 64)
             __builtin_prefetch(static_cast<const char*>(rows.y) + ((row + i) * rows.y_stride + panel * PANEL) * width + at, 1, 3);
+}
+
+[[gnu::always_inline]] inline void put(BFloat16* to, const LinearRows& rows, int64_t output, Floats v, int count) {
+    to += output;
+    store_part(to, rows.adds ? load_part(to, count) + v : v, count);
+}
+
+[[gnu::always_inline]] inline void put(float* to, const LinearRows& rows, int64_t output, Floats v, int count) {
+    to += output;
+    store_part(to, rows.adds ? load_part(to, count) + v : v, count);
+}
+
+[[gnu::always_inline]] inline void put(LargestOfRow* to, const LinearRows&, int64_t output, Floats v, int count) {
+    to->take(v, Ints{} + static_cast<int32_t>(output / PANEL), static_cast<int>(output % PANEL), count);
 }
 
 // M rows' results for one panel, whose first output is `output`, to rows that begin at `to`.
@@ -79,9 +95,8 @@ inline void store_rows(T* to, const LinearRows& rows, int64_t num_outputs, int64
         if (rows.bias && rows.bias_bfloat16) bias = load_part(static_cast<const BFloat16*>(rows.bias) + n, count);
         else if (rows.bias) bias = load_part(static_cast<const float*>(rows.bias) + n, count);
         for (int i = 0; i < M; ++i) {
-            T* place = to + i * rows.y_stride + n;
             Floats v = rows.bias ? y[i][first_part + p] + bias : y[i][first_part + p];
-            store_part(place, rows.adds ? load_part(place, count) + v : v, count);
+            put(to + i * rows.y_stride, rows, n, v, count);
         }
     }
 }
@@ -90,7 +105,8 @@ template <int M, int P>
 inline void store_rows(const LinearRows& rows, int64_t num_outputs, int64_t row, int64_t output, const Floats (&y)[M][P],
                        int first_part) {
     int64_t at = row * rows.y_stride;
-    if (rows.y_bfloat16) store_rows(static_cast<BFloat16*>(rows.y) + at, rows, num_outputs, output, y, first_part);
+    if (rows.keeps_largest) store_rows(static_cast<LargestOfRow*>(rows.y) + at, rows, num_outputs, output, y, first_part);
+    else if (rows.y_bfloat16) store_rows(static_cast<BFloat16*>(rows.y) + at, rows, num_outputs, output, y, first_part);
     else store_rows(static_cast<float*>(rows.y) + at, rows, num_outputs, output, y, first_part);
 }
 

@@ -32,10 +32,12 @@ struct InstructionSet {
     Kernel<AttentionCall> attention_bfloat16 = nullptr;
     Kernel<DenseCall> dense_linear = nullptr;
     Kernel<DenseGatedCall> dense_gated = nullptr;
+    Kernel<DenseMostLikelyCall> dense_most_likely = nullptr;
     Kernel<DenseRowsCall> dense_rows = nullptr;
     Kernel<PackCall> pack_panels = nullptr;
     Kernel<QuantizedCall> quantized_linear = nullptr;
     Kernel<QuantizedGatedCall> quantized_gated = nullptr;
+    Kernel<QuantizedMostLikelyCall> quantized_most_likely = nullptr;
     Kernel<PanelRowsCall> panel_rows = nullptr;
     Kernel<NormCall> rms_norm = nullptr;
     Kernel<RopeCall> rope = nullptr;
@@ -61,7 +63,8 @@ struct InstructionSet {
 
 #define QUIRE_SET(ISA, PRESENT)                                                                      \
     InstructionSet{#ISA,             PRESENT, true,    ISA::attention_float32, ISA::attention_bfloat16,            \
-     ISA::dense_linear, ISA::dense_gated, ISA::dense_rows, ISA::pack_panels,       ISA::quantized_linear, ISA::quantized_gated, \
+     ISA::dense_linear, ISA::dense_gated, ISA::dense_most_likely, ISA::dense_rows, ISA::pack_panels, \
+     ISA::quantized_linear, ISA::quantized_gated, ISA::quantized_most_likely, \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
      ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale, ISA::softcap, ISA::most_likely, \
      ISA::sketch_rows, ISA::sketch_inputs, ISA::panels_of, ISA::within_reach, ISA::most_likely_of, \
@@ -87,8 +90,10 @@ InstructionSet with_tiles(const InstructionSet& tiles, InstructionSet rest) {
     rest.chosen = tiles.chosen;
     rest.dense_linear = tiles.dense_linear;
     rest.dense_gated = tiles.dense_gated;
+    rest.dense_most_likely = tiles.dense_most_likely;
     rest.quantized_linear = tiles.quantized_linear;
     rest.quantized_gated = tiles.quantized_gated;
+    rest.quantized_most_likely = tiles.quantized_most_likely;
     rest.attention_bfloat16 = tiles.attention_bfloat16;
     rest.attention_over_codes[1] = tiles.attention_over_codes[1];
     return rest;
@@ -98,8 +103,10 @@ InstructionSet with_tiles(const InstructionSet& tiles, InstructionSet rest) {
     InstructionSet{.name = #TILES, .present = PRESENT, .chosen = CHOSEN,                     \
                    .attention_bfloat16 = TILES::attention_bfloat16, .dense_linear = TILES::dense_linear, \
                    .dense_gated = TILES::dense_gated,                                        \
+                   .dense_most_likely = TILES::dense_most_likely,                            \
                    .quantized_linear = TILES::quantized_linear,                              \
                    .quantized_gated = TILES::quantized_gated,                                \
+                   .quantized_most_likely = TILES::quantized_most_likely,                    \
                    .attention_over_codes = {nullptr, TILES::attention_bfloat16_over_codes}}
 
 // The fastest first.
@@ -114,14 +121,17 @@ const std::vector<InstructionSet>& instruction_sets() {
 #endif
         QUIRE_SET(portable, true),
         with_tiles(QUIRE_TILES_SET(emulated_tiles, true, false), QUIRE_SET(portable, true)),
+#if defined(QUIRE_EMULATE_AMX)
+        with_tiles(QUIRE_TILES_SET(emulated_amx, has_bf16(), false), QUIRE_SET(avx512_bf16, true)),
+#endif
     };
     return sets;
 }
 
-std::vector<std::string> names() {
+std::vector<std::string> names(bool chosen) {
     std::vector<std::string> found;
     for (const InstructionSet& set : instruction_sets())
-        if (set.present && set.chosen) found.push_back(set.name);
+        if (set.present && set.chosen == chosen) found.push_back(set.name);
     return found;
 }
 
@@ -189,8 +199,11 @@ void attend(Program* program, const std::string& isa, bool bfloat16, bool codes,
 using Rows = std::tuple<uintptr_t, int64_t, bool>;
 
 LinearRows linear_rows(const Rows& x, const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, bool adds = false, uintptr_t panels = 0) {
-    return {at<void>(std::get<0>(x)), at<void>(std::get<0>(bias)), at<void>(std::get<0>(y)), at<void>(scratch), num_rows,
-            std::get<1>(x),           std::get<1>(y),              std::get<2>(x),           std::get<2>(bias), std::get<2>(y), adds, at<int64_t>(panels)};
+    LinearRows rows{at<void>(std::get<0>(x)), at<void>(std::get<0>(bias)), at<void>(std::get<0>(y)), at<void>(scratch), num_rows,
+                    std::get<1>(x),           std::get<1>(y),              std::get<2>(x),           std::get<2>(bias), std::get<2>(y)};
+    rows.adds = adds;
+    rows.panels = at<int64_t>(panels);
+    return rows;
 }
 
 int64_t whole(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -228,6 +241,25 @@ void quantized_gated(Program* program, const std::string& isa, const QuantizedWe
     QuantizedGatedCall call{{weight, linear_rows(x, {0, 0, false}, both, scratch, num_rows)},
                             gate_of_halves(both, y, num_rows, weight.num_outputs / 2, activation)};
     submit(program, num_threads, set_named(isa).quantized_gated, call, 0, memory_of(weight), weight.rotated ? num_rows : 0);
+}
+
+// With nowhere to write to: what keeps the largest says so itself.
+MostLikelyCall largest_of(uintptr_t token_ids, uintptr_t largest, uintptr_t scratch, int64_t num_rows, int64_t num_outputs) {
+    return {nullptr, at<int64_t>(token_ids), at<float>(largest), at<void>(scratch), num_rows, num_outputs};
+}
+
+void dense_most_likely(Program* program, const std::string& isa, const DenseWeight& weight, const Rows& x, uintptr_t token_ids,
+                       uintptr_t largest, uintptr_t scratch, uintptr_t members, int64_t num_rows, int num_threads) {
+    DenseMostLikelyCall call{{weight, linear_rows(x, {0, 0, false}, {0, 0, false}, scratch, num_rows)},
+                             largest_of(token_ids, largest, members, num_rows, weight.num_outputs)};
+    submit(program, num_threads, set_named(isa).dense_most_likely, call, 0, memory_of(weight));
+}
+
+void quantized_most_likely(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x, uintptr_t token_ids,
+                           uintptr_t largest, uintptr_t scratch, uintptr_t members, int64_t num_rows, int num_threads) {
+    QuantizedMostLikelyCall call{{weight, linear_rows(x, {0, 0, false}, {0, 0, false}, scratch, num_rows)},
+                                 largest_of(token_ids, largest, members, num_rows, weight.num_outputs)};
+    submit(program, num_threads, set_named(isa).quantized_most_likely, call, 0, memory_of(weight), weight.rotated ? num_rows : 0);
 }
 
 void dense_rows(Program* program, const std::string& isa, const DenseWeight& weight, uintptr_t indices, int64_t num_indices,
@@ -398,7 +430,8 @@ NB_MODULE(_native, module) {
         .value("gelu", Activation::gelu)
         .value("gelu_tanh", Activation::gelu_tanh)
         .value("relu", Activation::relu);
-    module.def("instruction_sets", &names);
+    module.def("instruction_sets", [] { return names(true); });
+    module.def("emulated_sets", [] { return names(false); });
     module.def("attend", &attend, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("codes"),
                nb::arg("query"), nb::arg("query_stride"), nb::arg("key"), nb::arg("value"), nb::arg("output"),
                nb::arg("block_tables"), nb::arg("max_blocks"), nb::arg("query_starts"), nb::arg("context_lens"),
@@ -431,6 +464,13 @@ NB_MODULE(_native, module) {
                nb::arg("num_threads"));
     module.def("quantized_gated", &quantized_gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
                nb::arg("both"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("activation"), nb::arg("num_threads"));
+    module.def("dense_most_likely", &dense_most_likely, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("weight"),
+               nb::arg("x"), nb::arg("token_ids"), nb::arg("largest"), nb::arg("scratch"), nb::arg("members"), nb::arg("num_rows"),
+               nb::arg("num_threads"));
+    module.def("quantized_most_likely", &quantized_most_likely, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("weight"),
+               nb::arg("x"), nb::arg("token_ids"), nb::arg("largest"), nb::arg("scratch"), nb::arg("members"), nb::arg("num_rows"),
+               nb::arg("num_threads"));
+    module.attr("LARGEST_OF_ROW_BYTES") = LARGEST_OF_ROW_BYTES;
     module.def("dense_rows", &dense_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),
                nb::arg("num_indices"), nb::arg("y"), nb::arg("num_threads"));
     module.def("panel_rows", &panel_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),

@@ -9,7 +9,8 @@ struct MostLikelyCall {
     const float* logits;  // [L, V]
     int64_t* token_ids;   // [L], the lowest where several are largest; the first that is not a number, where there is one
     float* largest;       // [L]
-    void* scratch;        // num_rows * parts_of(V) of Largest
+    void* scratch;        // num_rows * parts_of(V) of Largest; or of the kernels that find the largest while they multiply, for each
+                          // member and row a LargestOfRow (largest_of_rows.h)
     int64_t num_rows, num_tokens;
 };
 
@@ -17,6 +18,8 @@ struct Largest {
     float logit;
     int64_t token_id;
 };
+
+constexpr int64_t LARGEST_OF_ROW_BYTES = 128;
 
 // A value that is not a number is larger than all others, and equal to its like.
 inline bool exceeds(float x, float y) { return x > y || (x != x && y == y); }

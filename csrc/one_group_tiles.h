@@ -27,11 +27,13 @@ inline void zero_sums() {
 template <typename Put>
 class Finished {
 public:
+    using Place = typename Put::Place;
+
     Finished(const Work& work, Put put) : work_(work), put_(put) {
         const LinearRows& rows = work.call.rows;
         bool plain = PARTS == 1 && !rows.bias;
-        whole_ = plain && (work.gate ? work.gate->bfloat16 && Put::GATED : rows.y_bfloat16 && work.call.weight.num_outputs % PANEL == 0);
-        y_ = static_cast<BFloat16*>(work.gate ? work.gate->y.data : rows.y);
+        whole_ = plain && (work.gate ? work.gate->bfloat16 && Put::GATED : (rows.y_bfloat16 || rows.keeps_largest) && work.call.weight.num_outputs % PANEL == 0);
+        y_ = static_cast<Place*>(work.gate ? work.gate->y.data : rows.y);
         y_stride_ = work.gate ? work.gate->y.token_stride : rows.y_stride;
     }
 
@@ -51,11 +53,12 @@ public:
     // products: as those of this object they would be read and written around each.
     class Rows {
     public:
-        Rows(Finished& finished, int num_calls) : finished_(finished), shares_(finished.rows_left_, num_calls) {
+        Rows(Finished& finished, int num_calls) : finished_(finished), put_(finished.put_), shares_(finished.rows_left_, num_calls) {
             if constexpr (PARTS == 1) {
                 if (shares_.left() == 0) return;
                 begin_tile(finished.tile_, finished.sums_[0]);
-                y_ = finished.y_ + finished.tile_ * finished.work_.shape.rows * finished.y_stride_ + finished.index_ * PANEL;
+                put_.begin(finished.index_);
+                y_ = Put::place(finished.y_ + finished.tile_ * finished.work_.shape.rows * finished.y_stride_, finished.index_ * PANEL);
                 y_stride_ = finished.y_stride_;
                 for (int p = 0; p < 2; ++p) scales_[p] = load(finished.panels_[p].scales);
             }
@@ -83,19 +86,20 @@ public:
                 Floats total = {};
                 y[p] = total + __builtin_convertvector(whole, Floats) * (scales_[p] * group_->scales[row_]);
             }
-            finished_.put_(y_, y[0], y[1]);
+            put_(y_, y[0], y[1]);
             y_ += y_stride_;
             if (++row_ == rows_ && shares_.left() > 1) begin_tile(tile_ + 1, sums_ + 2);
         }
 
         Finished& finished_;
+        Put put_;
         Shares shares_;
         int row_ = 0, rows_ = 0;
         int64_t tile_ = 0, y_stride_ = 0;
         const Sums* sums_ = nullptr;
         const Group<TILE_ROWS>* group_ = nullptr;
         Floats scales_[2] = {};
-        BFloat16* y_ = nullptr;
+        Place* y_ = nullptr;
     };
 
     // What is left otherwise, a few rows at a time.
@@ -134,7 +138,7 @@ private:
     Put put_;
     alignas(64) Sums sums_[2][2];
     Panel panels_[2];
-    BFloat16* y_;
+    Place* y_;
     int64_t y_stride_;
     int64_t tile_ = 0, index_ = 0;
     int num_panels_ = 1;
@@ -162,7 +166,7 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
     const LinearRows& rows = work.call.rows;
     int64_t row = tile * shape.rows, left = rows.num_rows - row, most = ROW_TILES * shape.rows, width = rows.y_bfloat16 ? 2 : 4;
     int64_t rows_left = left < most ? left : most, rows_of_step = (rows_left + shape.tiles_of_group - 1) / shape.tiles_of_group;
-    int64_t y_stride = (work.gate ? work.gate->y.token_stride : rows.y_stride) * width, y_bytes = (work.gate ? 1 : PANELS) * PANEL * width;
+    int64_t y_stride = (work.gate ? work.gate->y.token_stride : rows.y_stride) * width, y_bytes = rows.keeps_largest ? 0 : (work.gate ? 1 : PANELS) * PANEL * width;
     const char* y = static_cast<const char*>(work.gate ? work.gate->y.data : rows.y) + row * y_stride + index * PANEL * width;
     int64_t partner_bytes = work.from_first_to_second() * work.call.weight.panel_bytes;
     // The last block's results are put with all steps but the first, which waits for its sums: some after each product.

@@ -7,21 +7,42 @@
 
 namespace quire::QUIRE_ISA {
 
-struct PutBoth {
+// `place`: where results from an output on go, in a row that begins at `to`. Those of rows that are put together are for `panel` and its
+// partner.
+struct InPlace {
+    using Place = BFloat16;
     static constexpr bool GATED = false;
+    static BFloat16* place(BFloat16* to, int64_t output) { return to + output; }
+    void begin(int64_t) {}
+};
+
+struct PutBoth : InPlace {
     void operator()(BFloat16* to, Floats first, Floats second) const { store(to, first, second); }
 };
 
-struct PutSums {
-    static constexpr bool GATED = false;
+struct PutSums : InPlace {
     void operator()(BFloat16* to, Floats first, Floats second) const { store(to, load(to) + first, load(to + LANES) + second); }
+};
+
+// Of neighbouring panels, the largest.
+struct PutLargest {
+    using Place = LargestOfRow;
+    static constexpr bool GATED = false;
+    Ints panel = {};
+    static LargestOfRow* place(LargestOfRow* to, int64_t) { return to; }
+    void begin(int64_t first) { panel = Ints{} + static_cast<int32_t>(first); }
+    void operator()(LargestOfRow* to, Floats first, Floats second) const {
+        to->take(first, panel);
+        to->take(second, panel + 1);
+    }
 };
 
 // Rounded as if they had been stored: the bits are those of `gated`.
 template <typename Activation>
-struct PutGated {
+struct PutGated : InPlace {
     static constexpr bool GATED = true;
     Activation activation;
+    explicit PutGated(Activation chosen) : activation(chosen) {}
     void operator()(BFloat16* to, Floats gate, Floats up) const {
         store(to, activation(rounded_to<BFloat16>(gate)) * rounded_to<BFloat16>(up));
     }
@@ -30,9 +51,10 @@ struct PutGated {
 // function(put): PutGated where there is a `gate`.
 template <typename Function>
 void with_put(const LinearRows& rows, const GateCall* gate, Function&& function) {
+    if (!gate && rows.keeps_largest) return function(PutLargest());
     if (!gate && rows.adds) return function(PutSums());
     if (!gate) return function(PutBoth());
-    with_activation<BFloat16>(gate->activation, [&](auto activation) { function(PutGated<decltype(activation)>{activation}); });
+    with_activation<BFloat16>(gate->activation, [&](auto activation) { function(PutGated<decltype(activation)>(activation)); });
 }
 
 // What M rows' gates let through, rounded as if they had been stored: the bits are those of `gated`.

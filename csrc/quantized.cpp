@@ -205,4 +205,8 @@ void quantized_gated(const QuantizedGatedCall& call, const Team& team) {
     gated(call.gate, team);
 }
 
+void quantized_most_likely(const QuantizedMostLikelyCall& call, const Team& team) {
+    find_largest(call.most_likely, call.linear.rows, team, [&](const LinearRows& rows) { quantized_linear({call.linear.weight, rows}, team); });
+}
+
 }  // namespace quire::QUIRE_ISA

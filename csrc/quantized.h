@@ -2,6 +2,7 @@
 #pragma once
 
 #include "linear.h"
+#include "most_likely.h"
 #include "row_ops.h"
 
 namespace quire {
@@ -30,6 +31,12 @@ struct QuantizedCall {
 struct QuantizedGatedCall {
     QuantizedCall linear;
     GateCall gate;
+};
+
+// The largest of each row's outputs, without keeping the others: `linear` has nowhere to write to.
+struct QuantizedMostLikelyCall {
+    QuantizedCall linear;
+    MostLikelyCall most_likely;
 };
 
 // Rows of a weight as floats.

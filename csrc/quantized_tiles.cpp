@@ -173,4 +173,8 @@ void quantized_gated(const QuantizedGatedCall& call, const Team& team) {
     gated(call.gate, team);
 }
 
+void quantized_most_likely(const QuantizedMostLikelyCall& call, const Team& team) {
+    find_largest(call.most_likely, call.linear.rows, team, [&](const LinearRows& rows) { QUIRE_TILES::quantized_linear({call.linear.weight, rows}, team); });
+}
+
 }  // namespace quire::QUIRE_TILES

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.attention.paged_rows import PagedRows, Tokens, last_of_steps, make_shape, make_tokens
 from tests.attention.test_torch_attention import SHAPES, assert_dense, assert_nan_stays_its_own, schedules
+from tests.kernels.forced import SETS, TILES
 from tests.kernels.guarded import guarded_outputs
 
 from quire.attention.backend import AttentionShape
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kern
 
 DTYPES = [torch.float32, torch.bfloat16]
 KV_DTYPES = [None, torch.int8]
-SETS = (*native.instruction_sets(), "emulated_tiles") if has_native_module() else ()
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,10 @@ def meets_codes_by_codes(
     instruction_set: str, shape: AttentionShape, dtype: torch.dtype, kv_dtype: torch.dtype | None
 ) -> bool:
     """Where bytes are multiplied: in tiles, and for short queries in registers. Elsewhere by whole numbers of 16 bits."""
-    in_tiles = instruction_set in ("amx", "emulated_tiles") and shape.head_dim % 64 == 0
-    in_registers = instruction_set in ("amx", "avx512_bf16", "avx512_vnni") and shape.head_dim <= 64
+    in_tiles = instruction_set in TILES and shape.head_dim % 64 == 0
+    in_registers = (
+        TILES.get(instruction_set, instruction_set) in ("avx512_bf16", "avx512_vnni") and shape.head_dim <= 64
+    )
     return (in_tiles or in_registers) and dtype == torch.bfloat16 and kv_dtype == torch.int8
 
 

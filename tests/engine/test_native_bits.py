@@ -92,11 +92,12 @@ def test_tokens_that_are_searched_for_are_those_of_all_logits(
                 for output in llm.generate(PROMPTS[first : first + together], params, use_tqdm=False)  # type: ignore[arg-type]
             ]
             assert found == expected
-            assert programs._decodes is None, "a step computed all logits"
+            assert programs._greedy is programs._decodes is None, "a step computed all logits"
         assert programs._searches is not None
         outputs = llm.generate(PROMPTS, params, use_tqdm=False)  # type: ignore[arg-type]
         assert [output.outputs[0].token_ids for output in outputs] == expected
-        assert programs._decodes is not None, "five rows were searched for together"
+        assert programs._greedy is not None, "five rows were searched for together"
+        assert programs._decodes is None, "logits were kept for nobody"
 
 
 @pytest.mark.parametrize("model", ["smollm2", "gemma3"])

@@ -1,4 +1,4 @@
-"""A kernel on an instruction set other than the fastest."""
+"""Instruction sets to test, and a kernel on one other than the fastest."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from typing import TypeVar
 from quire.kernels import native
 
 T = TypeVar("T")
+
+SETS = (*native.instruction_sets(), *native.emulated_sets())
+TILES = {"emulated_tiles": "portable", "emulated_amx": "avx512_bf16", "amx": "avx512_bf16"}
+"""Sets with tiles, and the rest of whose kernels they have: what computes a few rows, and single tokens."""
+
+
+def rows_of(instruction_set: str) -> str:
+    """A set that can be in use."""
+    return instruction_set if instruction_set in native.instruction_sets() else TILES[instruction_set]
 
 
 def forced(instruction_set: str, function: Callable[[], T]) -> T:

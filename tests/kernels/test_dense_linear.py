@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernels.forced import forced
+from tests.kernels.forced import SETS, forced, rows_of
 
 from quire.core.native import has_native_module
 from quire.kernels import native
@@ -16,7 +16,6 @@ from quire.kernels.torch_on_arrays import as_array, as_torch
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
-SETS = (*native.instruction_sets(), "emulated_tiles") if has_native_module() else ()
 DTYPES = [torch.float32, torch.bfloat16]
 
 
@@ -97,8 +96,7 @@ def test_gated_at_once_as_one_after_the_other(  # type: ignore[no-untyped-def]
     x, values = draw(num_rows, num_inputs, 2 * width, dtype)
     weight = packed(values)
     both = dense_linear(x, weight, instruction_set=instruction_set)
-    rows = "portable" if instruction_set == "emulated_tiles" else instruction_set
-    expected = forced(rows, lambda: native.gated(both[:, :width], both[:, width:], kind))
+    expected = forced(rows_of(instruction_set), lambda: native.gated(both[:, :width], both[:, width:], kind))
     assert torch.equal(dense_gated(x, weight, kind, instruction_set=instruction_set), expected)
 
 
@@ -109,8 +107,7 @@ def test_many_rows_gated_at_once(instruction_set: str, num_threads: int) -> None
     x, values = draw(301, 160, 96, torch.bfloat16)
     weight = packed(values)
     both = dense_linear(x, weight, instruction_set=instruction_set)
-    rows = "portable" if instruction_set == "emulated_tiles" else instruction_set
-    expected = forced(rows, lambda: native.gated(both[:, :48], both[:, 48:], "silu"))
+    expected = forced(rows_of(instruction_set), lambda: native.gated(both[:, :48], both[:, 48:], "silu"))
     threads = native.thread_count()
     try:
         native.use_num_threads(num_threads)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernels.forced import forced
+from tests.kernels.forced import SETS, TILES, forced, rows_of
 
 from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
@@ -35,7 +35,6 @@ from quire.quantization.rounding import round_rows
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
 SETS_OF_ROWS = native.instruction_sets()
-INSTRUCTION_SETS = (*SETS_OF_ROWS, "emulated_tiles") if has_native_module() else ()
 TYPES = {block_type.name: block_type for block_type in BLOCK_TYPES.values() if block_type.name in CODE_TYPES}
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
@@ -128,7 +127,7 @@ def assert_close(
     assert ((found.double() - expected).abs() <= limit).all()
 
 
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("name", NUM_VALUES)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: str, dtype: torch.dtype) -> None:
@@ -139,7 +138,7 @@ def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: st
     assert_close(found, x, weight, floats)
 
 
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF])
 def test_the_largest_codes_of_one_sign_do_not_overflow(name: str, instruction_set: str, byte: int) -> None:
@@ -173,7 +172,7 @@ def test_rows_come_back_as_the_type_defines_them(
         assert torch.equal(as_torch(found), expected)
 
 
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("name", NUM_VALUES)
 def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instruction_set: str) -> None:
     weight, _ = make_weight(name, 80, 512 // NUM_VALUES[name])
@@ -190,11 +189,7 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
         native.use_num_threads(threads)
 
 
-TILES = {"emulated_tiles": "portable", "amx": "avx512_bf16"}
-"""Sets with tiles, and what computes few rows there: in the same instructions, so with the same bits."""
-
-
-@pytest.mark.parametrize("tiles", [name for name in TILES if name in INSTRUCTION_SETS])
+@pytest.mark.parametrize("tiles", [name for name in TILES if name in SETS])
 @pytest.mark.parametrize("output_dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", NUM_VALUES)
 def test_tiles_give_the_bits_of_few_rows(name: str, output_dtype: torch.dtype, tiles: str) -> None:
@@ -221,7 +216,7 @@ def test_tiles_give_the_bits_of_few_rows(name: str, output_dtype: torch.dtype, t
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("tiles", [name for name in TILES if name in INSTRUCTION_SETS])
+@pytest.mark.parametrize("tiles", [name for name in TILES if name in SETS])
 @pytest.mark.parametrize("name", ["int8", "int8-g128", "Q8_0", "int4-symmetric-g128"])
 def test_many_rows_without_a_bias_have_the_bits_of_few_rows(name: str, tiles: str, num_threads: int) -> None:
     """Stored row by row between products, each member's own rows at a time; side by side and gated. 47 outliers in a row at most."""
@@ -245,7 +240,7 @@ def test_many_rows_without_a_bias_have_the_bits_of_few_rows(name: str, tiles: st
 
 @given(
     name=st.sampled_from(sorted(NUM_VALUES)),
-    instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
+    instruction_set=st.sampled_from(SETS or [""]),
     num_rows=st.integers(0, 70),
     num_outputs=st.one_of(st.integers(1, 70), st.sampled_from([16, 64, 96])),
     dtype=st.sampled_from(list(TOLERANCE)),
@@ -269,7 +264,7 @@ def test_results_are_added_to_what_is_there_and_rounded_once(
 
 @given(
     name=st.sampled_from(sorted(NUM_VALUES)),
-    instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
+    instruction_set=st.sampled_from(SETS or [""]),
     num_rows=st.integers(0, 70),
     width=st.one_of(st.sampled_from([16, 32, 48, 80]), st.integers(1, 70)),
     dtype=st.sampled_from(list(TOLERANCE)),
@@ -281,14 +276,13 @@ def test_gated_at_once_as_one_after_the_other(
     weight, _ = make_weight(name, 2 * width, 1)
     x = torch.randn(num_rows, weight.layout.num_inputs, generator=torch.Generator().manual_seed(num_rows)).to(dtype)
     both = quantized_linear(x, weight, instruction_set=instruction_set)
-    rows = TILES["emulated_tiles"] if instruction_set == "emulated_tiles" else instruction_set
-    expected = forced(rows, lambda: native.gated(both[:, :width], both[:, width:], kind))
+    expected = forced(rows_of(instruction_set), lambda: native.gated(both[:, :width], both[:, width:], kind))
     assert torch.equal(quantized_gated(x, weight, kind, instruction_set=instruction_set), expected)
 
 
 @given(
     name=st.sampled_from(sorted(NUM_VALUES)),
-    instruction_set=st.sampled_from(INSTRUCTION_SETS or [""]),
+    instruction_set=st.sampled_from(SETS or [""]),
     num_rows=st.integers(0, 40),
     num_outputs=st.integers(1, 70),
     num_blocks=st.integers(1, 3),
@@ -333,7 +327,7 @@ def test_values_that_are_not_finite_stay_in_their_row_and_are_seen(bad: float) -
     assert torch.equal(found[kept], good[kept])
 
 
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K", "int8-g64", "int4-g64"])
 def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str) -> None:
     weight, floats = make_weight(name, 48, 256 // NUM_VALUES[name])
@@ -345,7 +339,7 @@ def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str
     assert wild.std() < 2 * calm.std()
 
 
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("num_inputs", [32, 96, 160, 224, 352, 576, 640, 1536, 2016, 3072])
 def test_rows_of_any_width_are_rotated_as_their_weights(num_inputs: int, instruction_set: str) -> None:
     """Stages of 3 to 7 values, one, two and four of them, and factors that no stage has."""
@@ -358,7 +352,7 @@ def test_rows_of_any_width_are_rotated_as_their_weights(num_inputs: int, instruc
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("num_inputs", [32, 352, 576])
 def test_rotated_rows_that_are_not_finite_are_seen(num_inputs: int, instruction_set: str, bad: float) -> None:
     generator = np.random.default_rng(num_inputs)
@@ -374,7 +368,7 @@ def test_rotated_rows_that_are_not_finite_are_seen(num_inputs: int, instruction_
         assert torch.equal(found[kept], good[kept])
 
 
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", SETS)
 def test_rotated_rows_share_an_outlier(instruction_set: str) -> None:
     """With one scale for a row that is not rotated, steps would be 60 times as large."""
     weight, floats = make_weight("int8", 48, 18)  # 2,304 inputs
@@ -385,7 +379,7 @@ def test_rotated_rows_share_an_outlier(instruction_set: str) -> None:
     assert wild.std() < 12 * calm.std()
 
 
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", SETS)
 def test_a_code_just_above_the_largest_is_a_second_one(instruction_set: str) -> None:
     """Half a step above 127 would round to 128, which is no int8."""
     weight, floats = make_weight("int8-g64", 16, 1)

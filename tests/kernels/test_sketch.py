@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernels.forced import forced
+from tests.kernels.forced import SETS, forced
 
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS
@@ -25,7 +25,6 @@ from quire.quantization.sketch import PackedTable, sketch_in_parts
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
-INSTRUCTION_SETS = (*native.instruction_sets(), "emulated_tiles") if has_native_module() else ()
 KINDS = ["float32", "bfloat16", "int8", "int8-g64", "int4-g64", "int4-symmetric"]
 
 
@@ -82,7 +81,7 @@ def check(table: PackedTable, sketch: Sketch, x: Array, instruction_set: str | N
     return count
 
 
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("vocab_size", [1000, 4099])
 def test_the_most_likely_are_those_of_all_logits(kind: str, instruction_set: str, vocab_size: int) -> None:

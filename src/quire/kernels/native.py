@@ -11,6 +11,7 @@ from quire.kernels.dtype import NATIVE_DTYPES as DTYPES
 from quire.kernels.dtype import DType, dtype_of, is_bfloat16
 from quire.kernels.native_module import (
     current_program,
+    emulated_sets,
     instruction_sets,
     module,
     thread_count,
@@ -28,6 +29,7 @@ __all__ = [
     "gated",
     "gated_halves",
     "gather",
+    "emulated_sets",
     "instruction_sets",
     "is_bfloat16",
     "module",

@@ -192,6 +192,23 @@ def quantized_gated(x: T, weight: PanelWeight, kind: str, *, instruction_set: st
     return y
 
 
+def dense_most_likely(x: Tensor, weight: DensePanels, *, instruction_set: str | None = None) -> tuple[Array, Array]:
+    """What `native_steps.most_likely` says of float32 `dense_linear`'s results, none of which is kept: [T] and [T]."""
+    assert dtype_of(x.dtype) == weight.dtype
+    assert x.shape[1] == weight.num_inputs
+    x = x if x.stride()[1] == 1 else x.contiguous()
+    scratch = _dense_scratch(x, weight)
+    return _most_likely("dense_most_likely", x, _dense(weight), scratch, instruction_set)
+
+
+def quantized_most_likely(x: Tensor, weight: PanelWeight, *, instruction_set: str | None = None) -> tuple[Array, Array]:
+    """As `dense_most_likely`, of `quantized_linear`'s."""
+    assert x.shape[1] == weight.layout.num_inputs
+    x = x if x.stride()[1] == 1 else x.contiguous()
+    scratch = _quantized_scratch(x, weight.layout)
+    return _most_likely("quantized_most_likely", x, _quantized(weight), scratch, instruction_set)
+
+
 def dense_rows(weight: DensePanels, indices: Tensor, *, instruction_set: str | None = None) -> Array:
     """Rows of a weight: int64 [T] -> [T, K] of its dtype."""
     assert dtype_of(indices.dtype) == DType.INT64
@@ -225,6 +242,27 @@ def panel_rows(weight: PanelWeight, indices: Tensor, dtype: DType) -> Array:
         thread_count(),
     )
     return y
+
+
+def _most_likely(
+    kernel: str, x: Tensor, weight: Any, scratch: Array, instruction_set: str | None
+) -> tuple[Array, Array]:
+    num_rows, num_threads = x.shape[0], thread_count()
+    token_ids, largest = empty_array((num_rows,), DType.INT64), empty_array((num_rows,), DType.FLOAT32)
+    members = empty_array((num_threads * num_rows * module().LARGEST_OF_ROW_BYTES,), DType.UINT8)
+    getattr(module(), kernel)(
+        current_program(),
+        isa=instruction_set or instruction_sets()[0],
+        weight=weight,
+        x=_rows(x),
+        token_ids=token_ids.data_ptr(),
+        largest=largest.data_ptr(),
+        scratch=scratch.data_ptr(),
+        members=members.data_ptr(),
+        num_rows=num_rows,
+        num_threads=num_threads,
+    )
+    return token_ids, largest
 
 
 def _whole_tiles(count: int) -> int:

@@ -23,6 +23,11 @@ def instruction_sets() -> tuple[str, ...]:
     return tuple(sorted(present, key=lambda name: name not in _chosen))
 
 
+def emulated_sets() -> tuple[str, ...]:
+    """Never in use: what the CPU may lack, in plain C++, for tests."""
+    return tuple(module().emulated_sets()) if has_native_module() else ()
+
+
 def use_instruction_set(name: str) -> None:
     """From now on in this process. What is recorded already keeps its own. Raises InvalidRequestError naming the CPU's."""
     if name not in instruction_sets():

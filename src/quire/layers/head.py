@@ -27,7 +27,12 @@ class Head:
         logits: Tensor = self.table.logits(x)
         return logits if self.softcap is None else self.ops.softcap(logits, self.softcap)
 
-    def most_likely(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[L, hidden] -> the argmax of each row of `forward`'s, int64 [L], and its logit, float32 [L]. By a search that is ready."""
+    def most_likely(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """[L, hidden] -> the argmax of each row of `forward`'s, int64 [L], and its logit, float32 [L]. None where that takes all
+        logits."""
+        return None if self.softcap is not None else self.table.most_likely(x)
+
+    def search_for(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, by a search that is ready."""
         assert self.search is not None
         return self.search.most_likely(x)

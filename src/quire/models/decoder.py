@@ -110,15 +110,21 @@ class Decoder:
             hidden = self.output_projection.forward(hidden)
         return self.head.forward(hidden)
 
-    def prepare_search(self) -> bool:
-        """Whether `most_likely` can be called; where it will be later, some part of what it needs is made."""
-        return self.head.search is not None and self.head.search.prepare()
-
-    def most_likely(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The argmax of each row of logits, int64 [L], and its logit, float32 [L], without all others."""
+    def most_likely(self, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The argmax of each row of logits, int64 [L], and its logit, float32 [L]. None where that takes all logits."""
         if self.output_projection is not None:
             hidden = self.output_projection.forward(hidden)
         return self.head.most_likely(hidden)
+
+    def prepare_search(self) -> bool:
+        """Whether `search_for` can be called; where it will be later, some part of what it needs is made."""
+        return self.head.search is not None and self.head.search.prepare()
+
+    def search_for(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """What `most_likely` says, and few logits are computed."""
+        if self.output_projection is not None:
+            hidden = self.output_projection.forward(hidden)
+        return self.head.search_for(hidden)
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         x = self.embedding.forward(batch.token_ids)

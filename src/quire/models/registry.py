@@ -34,11 +34,14 @@ class Model(Protocol):
     def logits(self, hidden: Any) -> Any:
         """[L, D] -> float32 [L, V]."""
 
-    def prepare_search(self) -> bool:
-        """Whether `most_likely` can be called; where it will be later, some part of what it needs is made."""
+    def most_likely(self, hidden: Any) -> tuple[Any, Any] | None:
+        """The argmax of each row of logits, int64 [L], and its logit, float32 [L]. None where that takes all logits."""
 
-    def most_likely(self, hidden: Any) -> tuple[Any, Any]:
-        """The argmax of each row of logits, int64 [L], and its logit, float32 [L], without all others."""
+    def prepare_search(self) -> bool:
+        """Whether `search_for` can be called; where it will be later, some part of what it needs is made."""
+
+    def search_for(self, hidden: Any) -> tuple[Any, Any]:
+        """What `most_likely` says, and few logits are computed."""
 
 
 class Encoder(Protocol):

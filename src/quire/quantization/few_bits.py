@@ -13,7 +13,13 @@ from quire.core.quantization import TABLE_ROUNDING, Rounding
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
 from quire.kernels.native import gated_halves
-from quire.kernels.native_linear import DensePanels, panel_rows, quantized_gated, quantized_linear
+from quire.kernels.native_linear import (
+    DensePanels,
+    panel_rows,
+    quantized_gated,
+    quantized_linear,
+    quantized_most_likely,
+)
 from quire.kernels.panels import (
     PANEL,
     PanelLayout,
@@ -142,6 +148,9 @@ class PanelTable:
     def logits(self, x: Array) -> Array:
         output = empty_array((x.shape[0], self.weight.layout.num_outputs), DType.FLOAT32)
         return quantized_linear(x, self.weight, output=output)
+
+    def most_likely(self, x: Array) -> tuple[Array, Array]:
+        return quantized_most_likely(x, self.weight)
 
 
 def lay_out(chunks: Iterable[QuantizedRows], num_outputs: int, empty: EmptyPanels) -> PanelWeight:

@@ -52,6 +52,10 @@ class Table(Protocol):
     def logits(self, x: Any) -> Any:
         """[L, D] -> float32 [L, V], not rounded to the model's dtype on the way."""
 
+    def most_likely(self, x: Any) -> tuple[Any, Any]:
+        """[L, D] -> the argmax of each row of logits, int64 [L], and its logit, float32 [L]: the same bits. All are computed, and
+        none is kept."""
+
 
 class Search(Protocol):
     """Finds the most likely tokens in a table without all their logits."""
@@ -117,6 +121,10 @@ class DenseTable:
 
     def logits(self, x: Any) -> Any:
         return self._ops.logits(x, self._weight)
+
+    def most_likely(self, x: Any) -> tuple[Any, Any]:
+        largest, token_ids = self.logits(x).max(-1)
+        return token_ids, largest
 
 
 class Unquantized:

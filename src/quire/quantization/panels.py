@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import NATIVE_DTYPES, DType
 from quire.kernels.native import gated_halves
-from quire.kernels.native_linear import DensePanels, dense_gated, dense_linear, dense_rows, empty_dense, pack_
+from quire.kernels.native_linear import (
+    DensePanels,
+    dense_gated,
+    dense_linear,
+    dense_most_likely,
+    dense_rows,
+    empty_dense,
+    pack_,
+)
 from quire.quantization.method import StoredWeight
 from quire.quantization.sketch import PackedTable, SketchSearch
 
@@ -61,3 +69,6 @@ class PanelsTable:
 
     def logits(self, x: Array) -> Array:
         return dense_linear(x, self.weight, output=empty_array((x.shape[0], self.weight.num_outputs), DType.FLOAT32))
+
+    def most_likely(self, x: Array) -> tuple[Array, Array]:
+        return dense_most_likely(x, self.weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
@@ -25,7 +26,7 @@ logger = logging.getLogger("quire")
 
 MAX_TOKENS = OFFLINE_BATCHED_TOKENS
 """Beyond, the operators take so long that Python beside them does not matter."""
-MAX_ROWS_TO_LOGITS = 64
+MAX_ROWS_TO_TOKENS = 64
 """Of rows that compute one token each: logits of more would take as much memory as all the rest."""
 
 MAX_ROWS_TO_SEARCH = 4
@@ -93,9 +94,9 @@ class OneToken:
 
 
 class StepPrograms:
-    """Four, each recorded when it is first wanted: for rows of one token each one from token ids to the most likely tokens, and
-    one that finds these without all logits, for a few rows; for any rows one to the hidden states of each row's last token, and
-    one to those of all tokens."""
+    """Five, each recorded when it is first wanted. For rows of one token each: from token ids to logits and the most likely tokens;
+    where nobody looks at logits, to these alone; for a few rows, to these by a search. For any rows: to the hidden states of each
+    row's last token; and of all tokens."""
 
     def __init__(
         self,
@@ -119,6 +120,7 @@ class StepPrograms:
         self._max_model_len = max_model_len
         self._made_inputs: ProgramInputs | None = None
         self._decodes: OneToken | None = None
+        self._greedy: OneToken | None = None
         self._searches: OneToken | None = None
         self._last_tokens: LastTokens | None = None
         self._all_tokens: AllTokens | None = None
@@ -141,33 +143,43 @@ class StepPrograms:
         return program.computed(plan)
 
     def _program_for(self, plan: StepPlan, rows: list[Row]) -> StepProgram:
-        if plan.num_tokens == len(rows) <= MAX_ROWS_TO_LOGITS:
-            few = len(rows) <= MAX_ROWS_TO_SEARCH and all(row.sampling.takes_most_likely for row in rows)
-            return self._search_program() if few and self._model.prepare_search() else self._decode_program()
+        if plan.num_tokens == len(rows) <= MAX_ROWS_TO_TOKENS:
+            if not all(row.sampling.takes_most_likely for row in rows):
+                return self._decode_program()
+            few = len(rows) <= MAX_ROWS_TO_SEARCH
+            return self._search_program() if few and self._model.prepare_search() else self._greedy_program()
         return self._all_tokens_program() if all_hidden_wanted(plan.rows, rows) else self._last_tokens_program()
 
     def _search_program(self) -> OneToken:
         if self._searches is None:
-            num_rows = min(MAX_ROWS_TO_SEARCH, self._max_rows)
-            batch = self._inputs().batch(num_rows, num_rows)
-            recording = native.new_recording(self._arena)
-            with recording:
-                hidden = self._model.forward(batch, self._kv.layers)
-                best = self._model.most_likely(hidden)
-            self._searches = OneToken(recording, _lent(hidden), (_lent(best[0]), _lent(best[1])))
+            self._searches = self._record_to_tokens(MAX_ROWS_TO_SEARCH, self._model.search_for)
         return self._searches
+
+    def _greedy_program(self) -> OneToken:
+        if self._greedy is None:
+            self._greedy = self._record_to_tokens(MAX_ROWS_TO_TOKENS, self._model.most_likely)
+        return self._greedy
 
     def _decode_program(self) -> OneToken:
         if self._decodes is None:
-            num_rows = min(MAX_ROWS_TO_LOGITS, self._max_rows)
-            batch = self._inputs().batch(num_rows, num_rows)
-            recording = native.new_recording(self._arena)
-            with recording:
-                hidden = self._model.forward(batch, self._kv.layers)
+            self._decodes = self._record_to_tokens(MAX_ROWS_TO_TOKENS, lambda hidden: None)
+        return self._decodes
+
+    def _record_to_tokens(self, max_rows: int, find: Callable[[Array], tuple[Array, Array] | None]) -> OneToken:
+        """`find`: the most likely tokens, and their logits, after hidden states; where it finds none, all logits are kept."""
+        num_rows = min(max_rows, self._max_rows)
+        batch = self._inputs().batch(num_rows, num_rows)
+        recording = native.new_recording(self._arena)
+        logits: Array | None = None
+        with recording:
+            hidden = self._model.forward(batch, self._kv.layers)
+            best = find(hidden)
+            if best is None:
                 logits = self._model.logits(hidden)
                 best = most_likely(logits)
-            self._decodes = OneToken(recording, _lent(hidden), (_lent(best[0]), _lent(best[1])), _lent(logits))
-        return self._decodes
+        return OneToken(
+            recording, _lent(hidden), (_lent(best[0]), _lent(best[1])), None if logits is None else _lent(logits)
+        )
 
     def _last_tokens_program(self) -> LastTokens:
         if self._last_tokens is None:
