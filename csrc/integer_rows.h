@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "linear_rows.h"
+#include "norms.h"
 #include "rotation.h"
 #include "two_largest.h"
 #include "units.h"
@@ -287,6 +288,15 @@ void quantize_rows(const LinearRows& rows, int zero, const IntegerRows& x, const
     });
 }
 
+// What a row becomes when it is rotated, normalized before where the rows say so; returns what `rotate` does.
+template <typename T>
+inline float rotate_row(const LinearRows& rows, int64_t row, int64_t num_inputs, float* to) {
+    const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride;
+    if (!rows.norm_weight) return rotate(from, num_inputs, to);
+    float scale = rms_scale(from, num_inputs, rows.norm_eps);
+    return rotate(NormalizedRow<T>{from, static_cast<const T*>(rows.norm_weight), scale}, num_inputs, to);
+}
+
 // The same of rows that are rotated.
 template <typename T, int ROWS>
 void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& x, const Team& team) {
@@ -295,7 +305,7 @@ void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& 
         int64_t first = row / ROWS * ROWS;
         int count = static_cast<int>(x.num_rows - first < ROWS ? x.num_rows - first : ROWS), i = static_cast<int>(row - first);
         GroupOfRow to{x.codes(first) + i, x.groups(first), nullptr, count, i, count};
-        float most = rotate(static_cast<const T*>(rows.x) + row * rows.x_stride, x.num_inputs, rotated.data()->lanes);
+        float most = rotate_row<T>(rows, row, x.num_inputs, rotated.data()->lanes);
         put_rotated<false>(rotated.data()->lanes, most, x.num_inputs, zero, to);
     });
 }

@@ -198,6 +198,9 @@ void attend(Program* program, const std::string& isa, bool bfloat16, bool codes,
 // A row's address and its stride in elements, and whether it is bfloat16.
 using Rows = std::tuple<uintptr_t, int64_t, bool>;
 
+// Of rows that are normalized as they are read: the weight's address, and eps.
+using Norm = std::pair<uintptr_t, float>;
+
 LinearRows linear_rows(const Rows& x, const Rows& bias, const Rows& y, uintptr_t scratch, int64_t num_rows, bool adds = false, uintptr_t panels = 0) {
     LinearRows rows{at<void>(std::get<0>(x)), at<void>(std::get<0>(bias)), at<void>(std::get<0>(y)), at<void>(scratch), num_rows,
                     std::get<1>(x),           std::get<1>(y),              std::get<2>(x),           std::get<2>(bias), std::get<2>(y)};
@@ -236,9 +239,15 @@ void dense_gated(Program* program, const std::string& isa, const DenseWeight& we
     submit(program, num_threads, set_named(isa).dense_gated, call, 0, memory_of(weight));
 }
 
-void quantized_gated(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x, const Rows& both,
-                     uintptr_t y, uintptr_t scratch, int64_t num_rows, Activation activation, int num_threads) {
-    QuantizedGatedCall call{{weight, linear_rows(x, {0, 0, false}, both, scratch, num_rows)},
+LinearRows normalized(LinearRows rows, const Norm& norm) {
+    rows.norm_weight = at<void>(norm.first);
+    rows.norm_eps = norm.second;
+    return rows;
+}
+
+void quantized_gated(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x, const Norm& norm,
+                     const Rows& both, uintptr_t y, uintptr_t scratch, int64_t num_rows, Activation activation, int num_threads) {
+    QuantizedGatedCall call{{weight, normalized(linear_rows(x, {0, 0, false}, both, scratch, num_rows), norm)},
                             gate_of_halves(both, y, num_rows, weight.num_outputs / 2, activation)};
     submit(program, num_threads, set_named(isa).quantized_gated, call, 0, memory_of(weight), weight.rotated ? num_rows : 0);
 }
@@ -273,10 +282,10 @@ void pack_panels(const std::string& isa, uintptr_t memory, int64_t num_panels, i
     submit(nullptr, packing_threads(num_panels * num_units * PANEL, num_threads), set_named(isa).pack_panels, call);
 }
 
-void quantized_linear(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x,
+void quantized_linear(Program* program, const std::string& isa, const QuantizedWeight& weight, const Rows& x, const Norm& norm,
                       const Rows& bias, const Rows& y, bool adds, uintptr_t scratch, int64_t num_rows, uintptr_t panels, int num_threads) {
     submit(program, num_threads, set_named(isa).quantized_linear,
-           QuantizedCall{weight, linear_rows(x, bias, y, scratch, num_rows, adds, panels)}, 0, panels ? Range{nullptr, 0} : memory_of(weight),
+           QuantizedCall{weight, normalized(linear_rows(x, bias, y, scratch, num_rows, adds, panels), norm)}, 0, panels ? Range{nullptr, 0} : memory_of(weight),
            weight.rotated ? num_rows : 0);
 }
 
@@ -374,9 +383,9 @@ void sketch_rows(const std::string& isa, uintptr_t rows, bool bfloat16, uintptr_
 
 void sketch_inputs(Program* program, const std::string& isa, uintptr_t x, int64_t x_stride, bool bfloat16, uintptr_t columns,
                    uintptr_t y, uintptr_t bounds, int64_t num_tokens, int64_t num_inputs, int64_t num_columns, int64_t group_size,
-                   int num_threads) {
+                   bool rotated, int num_threads) {
     SketchInputsCall call{at<void>(x), at<int64_t>(columns), at<float>(y), at<float>(bounds), num_tokens, x_stride,
-                          num_inputs,  num_columns,          group_size,   bfloat16};
+                          num_inputs,  num_columns,          group_size,   bfloat16,          rotated};
     submit(program, threads_for(num_tokens * num_columns, num_threads), set_named(isa).sketch_inputs, call);
 }
 
@@ -460,9 +469,9 @@ NB_MODULE(_native, module) {
     module.def("dense_gated", &dense_gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
                nb::arg("both"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("activation"), nb::arg("num_threads"));
     module.def("quantized_linear", &quantized_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"),
-               nb::arg("x"), nb::arg("bias"), nb::arg("y"), nb::arg("adds"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"),
+               nb::arg("x"), nb::arg("norm"), nb::arg("bias"), nb::arg("y"), nb::arg("adds"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"),
                nb::arg("num_threads"));
-    module.def("quantized_gated", &quantized_gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
+    module.def("quantized_gated", &quantized_gated, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"), nb::arg("norm"),
                nb::arg("both"), nb::arg("y"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("activation"), nb::arg("num_threads"));
     module.def("dense_most_likely", &dense_most_likely, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("weight"),
                nb::arg("x"), nb::arg("token_ids"), nb::arg("largest"), nb::arg("scratch"), nb::arg("members"), nb::arg("num_rows"),
@@ -515,7 +524,7 @@ NB_MODULE(_native, module) {
                nb::arg("num_rows"), nb::arg("num_inputs"), nb::arg("num_columns"), nb::arg("num_threads"));
     module.def("sketch_inputs", &sketch_inputs, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("x"),
                nb::arg("x_stride"), nb::arg("bfloat16"), nb::arg("columns"), nb::arg("y"), nb::arg("bounds"), nb::arg("num_tokens"),
-               nb::arg("num_inputs"), nb::arg("num_columns"), nb::arg("group_size"), nb::arg("num_threads"));
+               nb::arg("num_inputs"), nb::arg("num_columns"), nb::arg("group_size"), nb::arg("rotated"), nb::arg("num_threads"));
     module.def("panels_of", &panels_of, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("token_ids"),
                nb::arg("panels"), nb::arg("num_tokens"));
     module.def("within_reach", &within_reach, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("estimates"),

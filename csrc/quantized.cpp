@@ -176,11 +176,6 @@ void dequantize_row(const QuantizedWeight& weight, int64_t index, float* y) {
     }
 }
 
-void rotate_back(float* row, int64_t width) {
-    rotate(row, width, row);
-    for (int64_t k = 0; k < width; k += LANES) store(row + k, load(row + k) / NEIGHBOURS_GAIN);
-}
-
 }  // namespace
 
 void panel_rows(const PanelRowsCall& call, const Team& team) {

@@ -126,9 +126,6 @@ void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape
     std::vector<Line> rotated(2 * lines_of_row);
     float most[2];
     auto memory = [&](int64_t row) { return rotated[row % 2 * lines_of_row].lanes; };
-    auto rotate_row = [&](int64_t row) {
-        most[row % 2] = rotate(static_cast<const T*>(rows.x) + row * rows.x_stride, x.num_inputs, memory(row));
-    };
     auto put_row = [&](int64_t row) {
         int64_t tile = row / shape.rows;
         int i = static_cast<int>(row % shape.rows);
@@ -139,7 +136,7 @@ void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape
     };
     int64_t previous = -1;
     share(team, rows.num_rows, [&](int64_t row) {
-        rotate_row(row);
+        most[row % 2] = rotate_row<T>(rows, row, x.num_inputs, memory(row));
         if (previous >= 0) put_row(previous);
         previous = row;
     });

@@ -67,8 +67,8 @@ struct Largest {
 
 // Two stages at once, A values `stride` apart and B of these groups. The last ones do what is left: neighbours meet, and `largest` is
 // told of all values. One that is not finite is in all that it met.
-template <int A, int B, bool LAST, typename T>
-inline void rotate_stages(const T* from, int64_t count, int64_t stride, float* to, Largest& largest) {
+template <int A, int B, bool LAST, typename From>
+inline void rotate_stages(const From& from, int64_t count, int64_t stride, float* to, Largest& largest) {
     Largest of_all = largest;  // of its own, so that it stays in registers
     for (int64_t block = 0; block < count; block += stride * A * B)
         for (int64_t first = block; first < block + stride; first += LANES) {
@@ -97,8 +97,8 @@ inline void rotate_stages(const T* from, int64_t count, int64_t stride, float* t
     largest = of_all;
 }
 
-template <int A, bool LAST, typename T>
-inline void rotate_stages(int b, const T* from, int64_t count, int64_t stride, float* to, Largest& largest) {
+template <int A, bool LAST, typename From>
+inline void rotate_stages(int b, const From& from, int64_t count, int64_t stride, float* to, Largest& largest) {
     switch (b) {
         case 3: return rotate_stages<A, 3, LAST>(from, count, stride, to, largest);
         case 4: return rotate_stages<A, 4, LAST>(from, count, stride, to, largest);
@@ -110,9 +110,9 @@ inline void rotate_stages(int b, const T* from, int64_t count, int64_t stride, f
 }
 
 // `count` values, whole strides, which become NEIGHBOURS_GAIN times as large; returns the largest magnitude, or NaN where one is not finite.
-// Later stages have `from` == `to`.
-template <typename T>
-inline float rotate(const T* from, int64_t count, int64_t stride, float* to) {
+// `from` is a pointer or like one (norms.h). Later stages have `from` == `to`.
+template <typename From>
+inline float rotate(const From& from, int64_t count, int64_t stride, float* to) {
     int64_t left = count / stride;
     bool four = left % 4 == 0;
     if (four) left /= 4;
@@ -129,9 +129,15 @@ inline float rotate(const T* from, int64_t count, int64_t stride, float* to) {
     return rotate(static_cast<const float*>(to), count, stride * (four ? 4 : 1) * radix, to);
 }
 
-template <typename T>
-inline float rotate(const T* from, int64_t count, float* to) {
+template <typename From>
+inline float rotate(const From& from, int64_t count, float* to) {
     return rotate(from, count, ROTATION_STRIDE, to);
+}
+
+// A rotated row, which did not become larger, as it was before.
+inline void rotate_back(float* row, int64_t count) {
+    rotate(row, count, row);
+    for (int64_t k = 0; k < count; k += LANES) store(row + k, load(row + k) / NEIGHBOURS_GAIN);
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -5,6 +5,7 @@
 
 #include "activations.h"
 #include "kernels.h"
+#include "norms.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -31,25 +32,9 @@ void map_values(const Team& team, int64_t num_tokens, int64_t width, Vectors y, 
     });
 }
 
-// The first `count` lanes; the rest become zeros.
-inline Floats first_lanes(Floats v, int count) { return lane_numbers() < count ? v : Floats{}; }
-
-// The sum of function(v) over a row's vectors. Several sums side by side: one would wait for each addition.
-template <typename T, typename Function>
-inline float sum_over(const T* x, int64_t width, Function&& function) {
-    constexpr int SUMS = 4;
-    Floats sums[SUMS] = {};
-    int64_t k = 0;
-    for (; k + SUMS * LANES <= width; k += SUMS * LANES)
-        for (int i = 0; i < SUMS; ++i) sums[i] += function(load(x + k + i * LANES));
-    for_vectors(width - k, [&](int64_t rest, auto count) { sums[0] += first_lanes(function(load_part(x + k + rest, count)), count); });
-    return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
 template <typename T>
 void rms_norm_row(const T* x, const T* weight, const T*, T* y, int64_t width, float eps) {
-    float squares = sum_over(x, width, [](Floats v) { return v * v; });
-    float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+    float scale = rms_scale(x, width, eps);
     for_vectors(width, [&](int64_t k, auto count) {
         store_part(y + k, load_part(x + k, count) * scale * load_part(weight + k, count), count);
     });

@@ -14,6 +14,7 @@ constexpr float LOWEST = -8.0f, HIGHEST = 7.0f;
 // So much larger than computed a bound may be: sums have roundings too, and the squares of tiny numbers are nothing.
 constexpr float ABOVE = 1.0001f, TINY = 1e-16f;
 constexpr float ROUNDING = 1.2e-7f;
+constexpr int64_t OF_ROTATIONS = 32;  // of a row and of the weights it is multiplied by, there and back
 
 // A float16, and the float32 that it stands for: of numbers that no float16 is near, 0.
 struct Half {
@@ -137,6 +138,17 @@ void round_trip(const float* x, int64_t num_inputs, int64_t group_size, float* y
     }
 }
 
+// The same of rows that are rotated before they become integers.
+void rotated_round_trip(const float* x, int64_t num_inputs, float* y) {
+    float most = rotate(x, num_inputs, y), scale = most / (MOST * NEIGHBOURS_GAIN), inverse = inverse_of(most / MOST);
+    if (most != most) {  // what is not finite stays so
+        std::memcpy(y, x, num_inputs * sizeof *x);
+        return;
+    }
+    for (int64_t k = 0; k < num_inputs; k += LANES) store(y + k, __builtin_convertvector(to_nearest(load(y + k) * inverse), Floats) * scale);
+    rotate_back(y, num_inputs);
+}
+
 void as_multiplied(const float* x, int64_t num_inputs, int64_t group_size, float* y) {
     constexpr int WHOLE = 8;  // units of a piece, where a group is made of whole ones
     if (group_size == 0) std::memcpy(y, x, num_inputs * sizeof *x);
@@ -154,7 +166,8 @@ void order_inputs(const SketchInputsCall& call, const Team& team) {
         const T* x = static_cast<const T*>(call.x) + t * call.x_stride;
         float* y = call.y + t * call.num_columns;
         for (int64_t k = 0; k < call.num_inputs; k += LANES) store(row + k, load(x + k));
-        as_multiplied(row, call.num_inputs, call.group_size, in_table);
+        if (call.rotated) rotated_round_trip(row, call.num_inputs, in_table);
+        else as_multiplied(row, call.num_inputs, call.group_size, in_table);
         for (int64_t k = 0; k < call.num_columns; ++k) y[k] = in_table[call.columns[k]];  // what is rounded already differs less
         as_multiplied(y, call.num_columns, SKETCH_GROUP, in_sketch);
         Squares weighed, whole, apart;
@@ -163,7 +176,7 @@ void order_inputs(const SketchInputsCall& call, const Team& team) {
         add_squares(in_table, call.num_inputs, 1.0f, whole);
         for (int64_t k = 0; k < coarse + FINE; ++k) in_sketch[k] -= in_table[call.columns[k]];
         add_squares(in_sketch, coarse + FINE, 1.0f, apart);
-        float roundings = static_cast<float>(call.num_columns + 2 * SKETCH_GROUP) * ROUNDING * whole.root();
+        float roundings = static_cast<float>(call.num_columns + 2 * SKETCH_GROUP + OF_ROTATIONS) * ROUNDING * whole.root();
         call.bounds[2 * t] = weighed.root();
         call.bounds[2 * t + 1] = apart.root() + roundings;
     });

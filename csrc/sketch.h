@@ -36,7 +36,7 @@ struct SketchInputsCall {
     float* bounds;           // [T, 2]: |x'|, and what |w| is multiplied with
     int64_t num_tokens, x_stride, num_inputs, num_columns;
     int64_t group_size;  // of the table, for whose products activations become integers (integer_rows.h); 0 where they do not
-    bool bfloat16;
+    bool bfloat16, rotated;  // rotated, before they do (rotation.h)
 };
 
 // The panels that hold these tokens, in order, each once.

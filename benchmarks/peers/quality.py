@@ -15,7 +15,7 @@ from benchmarks.peers.process import EngineError
 from benchmarks.peers.record import Record
 from benchmarks.peers.text import Text
 
-TEXT_TOKENS = 2048
+TEXT_TOKENS = 4096
 WINDOW = 512
 GREEDY_PROMPTS = 4
 GREEDY_PROMPT_TOKENS = 128

@@ -29,6 +29,7 @@ from quire.kernels.panels import (
     pack_blocks,
 )
 from quire.kernels.rotation import rotated
+from quire.kernels.tensor import Normalized
 from quire.kernels.torch_on_arrays import as_torch
 from quire.quantization.rounding import round_rows
 
@@ -366,6 +367,37 @@ def test_rotated_rows_that_are_not_finite_are_seen(num_inputs: int, instruction_
         assert not found[2].isfinite().any()
         kept = [0, 1, 3, 4, 5]
         assert torch.equal(found[kept], good[kept])
+
+
+@given(
+    instruction_set=st.sampled_from(SETS or [""]),
+    num_inputs=st.sampled_from([32, 160, 352, 576]),
+    num_rows=st.integers(0, 40),
+    dtype=st.sampled_from(list(TOLERANCE)),
+    eps=st.sampled_from([1e-5, 0.5]),
+    gated=st.booleans(),
+)
+def test_rows_normalized_as_they_are_read_are_those_of_the_norm(
+    instruction_set: str, num_inputs: int, num_rows: int, dtype: torch.dtype, eps: float, gated: bool
+) -> None:
+    """Bit for bit those of the norm in float32: nothing is rounded between it and the integers."""
+    generator = torch.Generator().manual_seed(num_rows)
+    weight, _ = make_rounded(ROUNDINGS["int8"], np.random.default_rng(1).standard_normal((64, num_inputs), np.float32))
+    x = (torch.randn(num_rows, num_inputs, generator=generator) * 3).to(dtype)
+    by = torch.randn(num_inputs, generator=generator).to(dtype)
+    normed = forced(rows_of(instruction_set), lambda: native.rms_norm(x.float(), by.float(), eps))
+
+    def multiply(rows: torch.Tensor | Normalized) -> torch.Tensor:
+        output = torch.empty(num_rows, 64)
+        return quantized_linear(rows, weight, output=output, instruction_set=instruction_set)
+
+    expected = multiply(normed)
+    assert torch.equal(multiply(Normalized(x, by, eps)), expected)
+    if gated:
+        found = quantized_gated(Normalized(x, by, eps), weight, "silu", instruction_set=instruction_set)
+        both = expected.to(dtype)
+        gates = forced(rows_of(instruction_set), lambda: native.gated(both[:, :32], both[:, 32:], "silu"))
+        assert torch.equal(found, gates)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)

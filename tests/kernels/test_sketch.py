@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernels.forced import SETS, forced
+from tests.kernels.forced import SETS, forced, rows_of
 
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS
@@ -128,6 +128,29 @@ def test_a_sketch_says_what_it_lacks(kind: str, instruction_set: str) -> None:
     coarse = np.delete(rows - sketched, fine, axis=1)
     assert np.linalg.norm(coarse) < 0.1 * np.linalg.norm(np.delete(rows, fine, axis=1))
     assert np.linalg.norm((rows - sketched)[:, fine]) < 0.01 * np.linalg.norm(rows[:, fine])
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 2**32 - 1),
+    width=st.sampled_from([64, 192, 576]),
+    instruction_set=st.sampled_from(SETS or ("none",)),
+    table_dtype=st.sampled_from([DType.FLOAT32, DType.BFLOAT16]),
+)
+def test_no_logit_is_further_from_its_estimate_than_the_bound(
+    kind: str, seed: int, width: int, instruction_set: str, table_dtype: DType
+) -> None:
+    rng = np.random.default_rng(seed)
+    table = make_table(kind, values_like_a_models(rng, 200, width))
+    if isinstance(table.weight, PanelWeight):
+        table = PanelTable(table.weight, table_dtype)
+    sketch = make_sketch(table)
+    x = activations(table, values_like_a_models(rng, 3, width))
+    ordered, bounds = native_sketch._ordered(x, table.weight, sketch, rows_of(instruction_set))
+    estimates = quantized_linear(ordered, sketch.weight, instruction_set=instruction_set).stored.astype(np.float64)
+    logits = all_logits(x, table, instruction_set).stored.astype(np.float64)
+    of_sketch, of_rows = bounds.stored.astype(np.float64).T[..., None]
+    assert (np.abs(logits - estimates) <= sketch.lacks.stored * of_sketch + sketch.sizes.stored * of_rows).all()
 
 
 @given(

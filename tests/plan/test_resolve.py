@@ -51,10 +51,10 @@ def test_weights_take_what_their_form_needs(smollm2_config: ModelConfig, machine
     }
     assert needs["none"] == smollm2_config.num_parameters() * 2
     assert needs["stored"] == smollm2_config.quantized_bytes
-    table, rest = 49152 * 576, smollm2_config.num_parameters() - 49152 * 576
-    assert needs["int8-g32"] == round(table * 66 / 64 + rest * 34 / 32)
-    assert round(table * 66 / 64 + rest) <= needs["int8"] < needs["int8-g128"] < needs["int8-g64"] < needs["int8-g32"]
-    assert needs["int4"] == round(table * 66 / 64 + rest * 20 / 32)
+    table, rest = 49152 * 576 * (1 + 2 / 16384), smollm2_config.num_parameters() - 49152 * 576
+    assert needs["int8-g32"] == round(table + rest * 34 / 32)
+    assert round(table + rest) <= needs["int8"] < needs["int8-g128"] < needs["int8-g64"] < needs["int8-g32"]
+    assert needs["int4"] == round(table + rest * 20 / 32)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,6 @@ ROUNDINGS: dict[str, Rounding] = {
     "int4-symmetric-g128": Rounding(4, 128),
 }
 """By their names (RoundedName)."""
-TABLE_ROUNDING = Rounding(8, 64)
-"""Of tables, whatever the layers have: with 4 bits, or with a channel's scale, the vocabulary's logits suffer most, and with groups of 32
-a batch's logits take half as long again (docs/lab.md)."""
+TABLE_ROUNDING = ROUNDINGS["int8"]
+"""Of tables, whatever the layers have: with 4 bits the vocabulary's logits suffer most, and with groups a batch's take longer
+(docs/lab.md)."""

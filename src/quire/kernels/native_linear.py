@@ -12,7 +12,7 @@ from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import NATIVE_DTYPES, DType, dtype_of, is_bfloat16
 from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
 from quire.kernels.panels import PANEL, PanelLayout, PanelWeight
-from quire.kernels.tensor import Tensor
+from quire.kernels.tensor import Normalized, Tensor
 from quire.kernels.weight_memory import empty_weight
 
 T = TypeVar("T", bound=Tensor)
@@ -130,7 +130,7 @@ def dense_gated(x: T, weight: DensePanels, kind: str, *, instruction_set: str | 
 
 
 def quantized_linear(
-    x: T,
+    x: T | Normalized,
     weight: PanelWeight,
     bias: Tensor | None = None,
     output: T | None = None,
@@ -144,9 +144,10 @@ def quantized_linear(
 
     Activations have a scale for each of the weight's groups of inputs of each row, and 7 bits and a sign of the group's
     largest; but one in every PIECE of inputs that is far larger than the others there has 14 bits (csrc/integer_rows.h). With a
-    rotated weight they are rotated first, and none is (csrc/rotation.h).
+    rotated weight they are rotated first, and none is (csrc/rotation.h); then they may be Normalized.
     """
     layout = weight.layout
+    x, norm = _normalized(x, layout)
     y = _output(x, layout.num_inputs, layout.num_outputs, output)
     x = x if x.stride()[1] == 1 else x.contiguous()
     scratch = _quantized_scratch(x, layout)
@@ -155,6 +156,7 @@ def quantized_linear(
         instruction_set or instruction_sets()[0],
         _quantized(weight),
         _rows(x),
+        norm,
         _bias(bias, layout.num_outputs),
         _rows(y),
         adds,
@@ -166,13 +168,14 @@ def quantized_linear(
     return y
 
 
-def quantized_gated(x: T, weight: PanelWeight, kind: str, *, instruction_set: str | None = None) -> T:
+def quantized_gated(x: T | Normalized, weight: PanelWeight, kind: str, *, instruction_set: str | None = None) -> T:
     """activation(the first half of the outputs) * the second [T, num_outputs / 2], as `quantized_linear` and `gated` make them.
 
     `kind` is one of native.GATES.
     """
     layout = weight.layout
     assert layout.num_outputs % 2 == 0
+    x, norm = _normalized(x, layout)
     both = _output(x, layout.num_inputs, layout.num_outputs, None)
     y = x.new_empty((x.shape[0], layout.num_outputs // 2))
     x = x if x.stride()[1] == 1 else x.contiguous()
@@ -182,6 +185,7 @@ def quantized_gated(x: T, weight: PanelWeight, kind: str, *, instruction_set: st
         instruction_set or instruction_sets()[0],
         _quantized(weight),
         _rows(x),
+        norm,
         _rows(both),
         y.data_ptr(),
         scratch.data_ptr(),
@@ -288,6 +292,18 @@ def _output(x: T, num_inputs: int, num_outputs: int, output: T | None) -> T:
     assert tuple(y.shape) == (x.shape[0], num_outputs)
     assert y.stride()[1] == 1
     return y
+
+
+def _normalized(x: T | Normalized, layout: PanelLayout) -> tuple[T, tuple[int, float]]:
+    """Rows, and the address of their norm's weight, which has their dtype, and its eps."""
+    if not isinstance(x, Normalized):
+        return x, (0, 0.0)
+    rows: T = x.x
+    assert layout.rotated
+    assert x.weight.dtype == rows.dtype
+    assert tuple(x.weight.shape) == (layout.num_inputs,)
+    assert x.weight.is_contiguous()
+    return rows, (x.weight.data_ptr(), x.eps)
 
 
 def _rows(x: Tensor) -> tuple[int, int, bool]:

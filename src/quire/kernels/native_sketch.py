@@ -152,6 +152,7 @@ def _ordered(x: Array, table: DensePanels | PanelWeight, sketch: Sketch, isa: st
         num_inputs=x.shape[1],
         num_columns=width,
         group_size=table.layout.group_size if isinstance(table, PanelWeight) else 0,
+        rotated=isinstance(table, PanelWeight) and table.layout.rotated,
         num_threads=thread_count(),
     )
     return ordered, bounds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -53,6 +54,15 @@ class Tensor(Protocol):
     def __add__(self, other: Any) -> Self: ...
 
     def __mul__(self, other: Any) -> Self: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Normalized:
+    """Rows x [T, D] as their RMS norm makes them, x / rms(x) * weight (Ops.rms_norm): by whoever reads them."""
+
+    x: Any
+    weight: Any
+    eps: float
 
 
 class Tensors(Protocol):

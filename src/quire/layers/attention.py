@@ -56,10 +56,11 @@ class Attention:
         rotations: Sequence[Rotation],
         cache: LayerKVCache,
         batch: ForwardBatch,
+        norm: Norm | None = None,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """[T, D] -> [L, D] of the batch's queries, added to `residual`, which is given up (as Linear's)."""
-        projected = self.qkv.forward(x)
+        """[T, D] -> [L, D] of the batch's queries, of `norm` of x, added to `residual`, which is given up (as Linear's)."""
+        projected = self.qkv.forward(x, norm)
         heads = projected.view(projected.shape[0], sum(self.heads), self.shape.head_dim)
         query, key, value = heads.split_with_sizes(self.heads, 1)
         if self.qk_norm is not None:
@@ -68,4 +69,4 @@ class Attention:
             cos, sin = rotations[self.rope]
             query, key = self.ops.rope(query, cos, sin), self.ops.rope(key, cos, sin)
         attended = self.backend.attend(query, key, value, cache, self.shape, batch)
-        return self.output.forward(attended, residual)
+        return self.output.forward(attended, residual=residual)

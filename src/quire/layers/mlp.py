@@ -7,11 +7,12 @@ from typing import Protocol
 from quire.kernels.ops import Ops
 from quire.kernels.tensor import Tensor
 from quire.layers.linear import Linear
+from quire.layers.norm import Norm
 
 
 class FeedForward(Protocol):
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """[T, D] -> [T, D], added to `residual`, which is given up (as Linear's)."""
+    def forward(self, x: Tensor, norm: Norm | None = None, residual: Tensor | None = None) -> Tensor:
+        """[T, D] -> [T, D], of `norm` of x, added to `residual`, which is given up (as Linear's)."""
 
 
 class GatedMLP:
@@ -24,8 +25,8 @@ class GatedMLP:
         self.gate_up = gate_up
         self.down = down
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return self.down.forward(self.gate_up.forward_gated(x, self.activation), residual)
+    def forward(self, x: Tensor, norm: Norm | None = None, residual: Tensor | None = None) -> Tensor:
+        return self.down.forward(self.gate_up.forward_gated(x, self.activation, norm), residual=residual)
 
 
 class MLP:
@@ -39,5 +40,5 @@ class MLP:
         self.up = up
         self.down = down
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return self.down.forward(self.ops.activate(self.up.forward(x), self.activation), residual)
+    def forward(self, x: Tensor, norm: Norm | None = None, residual: Tensor | None = None) -> Tensor:
+        return self.down.forward(self.ops.activate(self.up.forward(x, norm), self.activation), residual=residual)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from quire.kernels.ops import Ops
-from quire.kernels.tensor import Tensor
+from quire.kernels.tensor import Normalized, Tensor
 
 
 class Norm(Protocol):
@@ -26,6 +26,10 @@ class RMSNorm:
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.ops.rms_norm(x, self.weight, self.eps)
         return y
+
+    def deferred(self, x: Tensor) -> Normalized:
+        """The same, of [T, D], by whoever reads it."""
+        return Normalized(x, self.weight, self.eps)
 
 
 class LayerNorm:

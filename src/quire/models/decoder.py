@@ -37,8 +37,8 @@ class PreNormLayer:
     mlp: FeedForward
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
-        x = self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch, batch.queries(x))
-        return self.mlp.forward(self.mlp_norm.forward(x), x)
+        x = self.attention.forward(x, rotations, cache, batch, self.attention_norm, residual=batch.queries(x))
+        return self.mlp.forward(x, self.mlp_norm, residual=x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class PostNormLayer:
     mlp_norm: Norm
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
-        x = self.attention_norm.forward(self.attention.forward(x, rotations, cache, batch, batch.queries(x)))
-        return self.mlp_norm.forward(self.mlp.forward(x, x))
+        x = self.attention_norm.forward(self.attention.forward(x, rotations, cache, batch, residual=batch.queries(x)))
+        return self.mlp_norm.forward(self.mlp.forward(x, residual=x))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class SandwichNormLayer:
     mlp_output_norm: Norm
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
-        attended = self.attention.forward(self.attention_norm.forward(x), rotations, cache, batch)
+        attended = self.attention.forward(x, rotations, cache, batch, self.attention_norm)
         x = batch.queries(x) + self.attention_output_norm.forward(attended)
-        return x + self.mlp_output_norm.forward(self.mlp.forward(self.mlp_norm.forward(x)))
+        return x + self.mlp_output_norm.forward(self.mlp.forward(x, self.mlp_norm))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

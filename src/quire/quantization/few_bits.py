@@ -33,6 +33,7 @@ from quire.kernels.panels import (
     layout_of_blocks,
     pack_blocks,
 )
+from quire.kernels.tensor import Normalized
 from quire.quantization.method import StoredWeight, Table
 from quire.quantization.panels import Panels
 from quire.quantization.rounding import round_rows
@@ -73,8 +74,14 @@ class FewBits(ABC):
             first += part.num_outputs
         return _join(segments)
 
-    def apply(self, x: Array, weight: list[Segment], bias: Array | None, residual: Array | None = None) -> Array:
-        y = x.new_empty((x.shape[0], weight[-1].last)) if residual is None else residual
+    def normalizes(self, weight: list[Segment]) -> bool:
+        return all(isinstance(segment.weight, PanelWeight) and segment.weight.layout.rotated for segment in weight)
+
+    def apply(
+        self, x: Array | Normalized, weight: list[Segment], bias: Array | None, residual: Array | None = None
+    ) -> Array:
+        rows: Array = x.x if isinstance(x, Normalized) else x
+        y = rows.new_empty((rows.shape[0], weight[-1].last)) if residual is None else residual
         adds = residual is not None
         for segment in weight:
             part = slice(segment.first, segment.last)
@@ -82,10 +89,10 @@ class FewBits(ABC):
             if isinstance(segment.weight, PanelWeight):
                 quantized_linear(x, segment.weight, its_bias, y[:, part], adds=adds)
             else:
-                self._others.apply_into(y[:, part], x, segment.weight, its_bias, adds=adds)
+                self._others.apply_into(y[:, part], rows, segment.weight, its_bias, adds=adds)
         return y
 
-    def apply_gated(self, x: Array, weight: list[Segment], bias: Array | None, kind: str) -> Array:
+    def apply_gated(self, x: Array | Normalized, weight: list[Segment], bias: Array | None, kind: str) -> Array:
         if bias is None and len(weight) == 1 and isinstance(weight[0].weight, PanelWeight):
             return quantized_gated(x, weight[0].weight, kind)
         return gated_halves(self.apply(x, weight, bias), kind)

@@ -69,7 +69,8 @@ class KeptWeights:
         self._path = path
         self._source = source
         self._writer = writer
-        self.apply, self.apply_gated, self.search = method.apply, method.apply_gated, method.search
+        self.normalizes, self.apply, self.apply_gated = method.normalizes, method.apply, method.apply_gated
+        self.search = method.search
 
     def load(self, parts: Sequence[StoredWeight], dtype: DType) -> Any:
         found = self._restore(parts)

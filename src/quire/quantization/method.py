@@ -73,6 +73,9 @@ class QuantMethod(Protocol):
     def load(self, parts: Sequence[StoredWeight], dtype: Any) -> Any:
         """What `apply` reads: a weight whose outputs are those of all parts, in order."""
 
+    def normalizes(self, weight: Any) -> bool:
+        """Whether x may be Normalized where it is multiplied by this weight."""
+
     def apply(self, x: Any, weight: Any, bias: Any | None, residual: Any | None = None) -> Any:
         """x [T, num_inputs] -> [T, num_outputs]; `weight` is what `load` returned.
 
@@ -135,6 +138,9 @@ class Unquantized:
 
     def load(self, parts: Sequence[StoredWeight], dtype: Any) -> Any:
         return load_dense(parts, dtype, self._ops.tensors)
+
+    def normalizes(self, weight: Any) -> bool:
+        return False
 
     def apply(self, x: Any, weight: Any, bias: Any | None, residual: Any | None = None) -> Any:
         return plus_residual(self._ops.linear(x, weight, bias), residual)

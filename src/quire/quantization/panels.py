@@ -35,6 +35,9 @@ class Panels:
             first += part.num_outputs
         return pack_(weight)
 
+    def normalizes(self, weight: DensePanels) -> bool:
+        return False
+
     def apply(self, x: Array, weight: DensePanels, bias: Array | None, residual: Array | None = None) -> Array:
         return dense_linear(x, weight, bias, residual, adds=residual is not None)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from quire.kernels.array import Array, widened
 from quire.kernels.dtype import DType
-from quire.kernels.native_linear import DensePanels
+from quire.kernels.native_linear import DensePanels, panel_rows
 from quire.kernels.native_sketch import FINE, Sketch, can_sketch, empty_sketch, most_likely_by_sketch, sketch_rows_
 from quire.kernels.panels import PANEL, PanelWeight
 
@@ -75,4 +75,8 @@ def _largest_columns(table: PackedTable) -> npt.NDArray[np.int64]:
 
 
 def _rows(table: PackedTable, indices: npt.NDArray[np.int64]) -> Array:
-    return table.rows(Array(indices, DType.INT64))
+    """As they are multiplied: those of few bits are not rounded to the model's dtype."""
+    places = Array(indices, DType.INT64)
+    return (
+        panel_rows(table.weight, places, DType.FLOAT32) if isinstance(table.weight, PanelWeight) else table.rows(places)
+    )

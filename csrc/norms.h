@@ -1,0 +1,45 @@
+// Root mean squares of rows, and rows that are normalized as they are read.
+#pragma once
+
+#include <cmath>
+
+#include "vectors.h"
+
+namespace quire::QUIRE_ISA {
+
+// The first `count` lanes; the rest become zeros.
+inline Floats first_lanes(Floats v, int count) { return lane_numbers() < count ? v : Floats{}; }
+
+// The sum of function(v) over a row's vectors. Several sums side by side: one would wait for each addition.
+template <typename T, typename Function>
+inline float sum_over(const T* x, int64_t width, Function&& function) {
+    constexpr int SUMS = 4;
+    Floats sums[SUMS] = {};
+    int64_t k = 0;
+    for (; k + SUMS * LANES <= width; k += SUMS * LANES)
+        for (int i = 0; i < SUMS; ++i) sums[i] += function(load(x + k + i * LANES));
+    for_vectors(width - k, [&](int64_t rest, auto count) { sums[0] += first_lanes(function(load_part(x + k + rest, count)), count); });
+    return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+// What each value of a row is multiplied by, and then by its weight (Zhang and Sennrich 2019).
+template <typename T>
+inline float rms_scale(const T* x, int64_t width, float eps) {
+    float squares = sum_over(x, width, [](Floats v) { return v * v; });
+    return 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+}
+
+// A pointer to a row whose values are normalized as they are read.
+template <typename T>
+struct NormalizedRow {
+    const T* x;
+    const T* weight;
+    float scale;
+
+    NormalizedRow operator+(int64_t k) const { return {x + k, weight + k, scale}; }
+};
+
+template <typename T>
+inline Floats load(const NormalizedRow<T>& row) { return load(row.x) * row.scale * load(row.weight); }
+
+}  // namespace quire::QUIRE_ISA
