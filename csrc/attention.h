@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kv_cache.h"
+#include "row_ops.h"
 
 namespace quire {
 
@@ -34,6 +35,7 @@ struct WriteCall {
     const int64_t* slots;  // [T]
     int64_t key_stride, value_stride, num_tokens;
     KVLayout layout;
+    RopeCall query_rope, key_rope;  // first the token's queries and its K are rotated, where these have heads
 };
 
 }  // namespace quire

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "kernels.h"
 #include "kv_types.h"
+#include "rope.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -72,11 +73,13 @@ void write(const WriteCall& call, const Team& team) {
         int64_t slot = call.slots[token], block = slot / layout.block_size, place = slot % layout.block_size;
         const Value* key = static_cast<const Value*>(call.key) + token * call.key_stride;
         const Value* value = static_cast<const Value*>(call.value) + token * call.value_stride;
-        // A token's K lies on a line for each of its units: all are asked for before the first is written.
+        // A token's K lies on a line for each of its units: all are asked for before it is rotated.
         for (int head = 0; panels && head < layout.num_kv_heads; ++head) {
             const Stored* to = static_cast<Stored*>(call.key_cache) + layout.key_at(panels, Type::PER_UNIT, block, place, head, 0);
             for (int d = 0; d < layout.head_dim; d += Type::PER_UNIT, to += layout.block_size * Type::PER_UNIT) __builtin_prefetch(to, 1);
         }
+        rotate_token<Value>(call.query_rope, token);
+        rotate_token<Value>(call.key_rope, token);
         for (int head = 0; head < layout.num_kv_heads; ++head)
             write_head<Type>(call, panels, slot, head, key + head * layout.head_dim, value + head * layout.head_dim, room);
     });

@@ -332,12 +332,20 @@ void gated(Program* program, const std::string& isa, const Strided& gate, const 
     submit(program, threads_for(4 * num_tokens * width, num_threads), set_named(isa).gated, call, num_tokens);
 }
 
+// Queries [T, H, D] and how many heads; cosines and sines [T, S] and S.
+using Rotation = std::tuple<Strided, int64_t, uintptr_t, uintptr_t, int64_t>;
+
 void write_kv(Program* program, const std::string& isa, bool bfloat16, bool codes, uintptr_t key, int64_t key_stride, uintptr_t value,
               int64_t value_stride, uintptr_t key_cache, uintptr_t value_cache, uintptr_t slots, int64_t num_tokens,
-              int64_t block_size, int num_kv_heads, int head_dim, int num_threads) {
+              int64_t block_size, int num_kv_heads, int head_dim, const std::optional<Rotation>& rotation, int num_threads) {
     WriteCall call{at<void>(key),      at<void>(value), at<void>(key_cache), at<void>(value_cache),
                    at<int64_t>(slots), key_stride,      value_stride,        num_tokens,
-                   {block_size, num_kv_heads, head_dim, scale_size(codes)}};
+                   {block_size, num_kv_heads, head_dim, scale_size(codes)}, {}, {}};
+    if (rotation) {
+        auto [query, num_heads, cos, sin, half] = *rotation;
+        call.query_rope = {vectors(query), at<void>(cos), at<void>(sin), num_tokens, num_heads, half, bfloat16};
+        call.key_rope = {{at<void>(key), key_stride, head_dim}, at<void>(cos), at<void>(sin), num_tokens, num_kv_heads, half, bfloat16};
+    }
     const InstructionSet& set = set_named(isa);
     auto kernel = bfloat16 ? set.write_kv_bfloat16 : set.write_kv_float32;
     submit(program, threads_for(2 * num_tokens * num_kv_heads * head_dim, num_threads),
@@ -504,7 +512,7 @@ NB_MODULE(_native, module) {
     module.def("write_kv", &write_kv, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("codes"),
                nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_cache"),
                nb::arg("value_cache"), nb::arg("slots"), nb::arg("num_tokens"), nb::arg("block_size"),
-               nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("num_threads"));
+               nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("rotation").none(), nb::arg("num_threads"));
     module.def("write_texts", &write_texts, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"),
                nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_blocks"),
                nb::arg("value_blocks"), nb::arg("starts"), nb::arg("num_blocks"), nb::arg("block_size"),

@@ -6,6 +6,7 @@
 #include "activations.h"
 #include "kernels.h"
 #include "norms.h"
+#include "rope.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -63,23 +64,6 @@ void norm(const NormCall& call, const Team& team, Row&& row) {
 }
 
 template <typename T>
-void rotate(const RopeCall& call, const Team& team) {
-    share(team, call.num_tokens, [&](int64_t token) {
-        const T* cos = static_cast<const T*>(call.cos) + token * call.half;
-        const T* sin = static_cast<const T*>(call.sin) + token * call.half;
-        for (int64_t head = 0; head < call.num_heads; ++head) {
-            T* x = at<T>(call.x, token, head);
-            for_vectors(call.half, [&](int64_t k, auto count) {
-                Floats first = load_part(x + k, count), second = load_part(x + call.half + k, count);
-                Floats c = load_part(cos + k, count), s = load_part(sin + k, count);
-                store_part(x + k, first * c - second * s, count);
-                store_part(x + call.half + k, second * c + first * s, count);
-            });
-        }
-    });
-}
-
-template <typename T>
 void gather_rows(const GatherCall& call, const Team& team) {
     share(team, call.num_tokens, [&](int64_t token) {
         const T* from = static_cast<const T*>(call.table) + call.indices[token] * call.stride;
@@ -98,7 +82,9 @@ void layer_norm(const NormCall& call, const Team& team) {
 }
 
 void rope(const RopeCall& call, const Team& team) {
-    with_type(call.bfloat16, [&](auto type) { rotate<decltype(type)>(call, team); });
+    with_type(call.bfloat16, [&](auto type) {
+        share(team, call.num_tokens, [&](int64_t token) { rotate_token<decltype(type)>(call, token); });
+    });
 }
 
 void gated(const GateCall& call, const Team& team) {

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.forced import forced
 
+from quire.core.kv_layout import values_per_head
 from quire.core.native import has_native_module
 from quire.kernels import native, native_rows
 from quire.kernels.reference import ReferenceOps
@@ -159,6 +160,49 @@ def test_write_kv(num_tokens: int, num_heads: int, width: int, dtype: torch.dtyp
         cache.flatten(0, 1).index_copy_(0, slots, new)
     forced(instruction_set, lambda: native.write_kv(key, value, *caches, slots))
     assert all(torch.equal(found, wanted) for found, wanted in zip(caches, expected, strict=True))
+
+
+@given(
+    num_tokens=st.integers(0, 40),
+    num_heads=st.integers(1, 5),
+    num_kv_heads=st.integers(1, 3),
+    half=st.integers(1, 34),
+    rest=st.integers(0, 5),
+    codes=st.booleans(),
+    block_size=st.sampled_from([4, 16]),
+    dtype=DTYPES,
+    instruction_set=SETS,
+)
+def test_rotated_where_keys_are_written_as_one_after_the_other(
+    num_tokens: int,
+    num_heads: int,
+    num_kv_heads: int,
+    half: int,
+    rest: int,
+    codes: bool,
+    block_size: int,
+    dtype: torch.dtype,
+    instruction_set: str,
+) -> None:
+    width = 2 * half + rest
+    sizes = (num_heads, num_kv_heads, num_kv_heads)
+    before = draw(num_tokens, sum(sizes), width, dtype=dtype)
+    cos, sin = draw(num_tokens, half, dtype=dtype, seed=1), draw(num_tokens, half, dtype=dtype, seed=2)
+    slots = torch.randperm(48, generator=torch.Generator().manual_seed(num_tokens))[:num_tokens]
+    shape = (48 // block_size, block_size, num_kv_heads, values_per_head(width, "int8") if codes else width)
+
+    def run(at_once: bool) -> list[torch.Tensor]:
+        heads, caches = before.clone(), [torch.zeros(shape, dtype=torch.int8 if codes else dtype) for _ in range(2)]
+        query, key, value = heads.split_with_sizes(sizes, 1)
+        if at_once:
+            native.write_kv(key, value, *caches, slots, rotated=(query, cos, sin))
+        else:
+            native.write_kv(native.rope_(key, cos, sin), value, *caches, slots)
+            native.rope_(query, cos, sin)
+        return [query, value, *caches]
+
+    expected, found = forced(instruction_set, lambda: run(False)), forced(instruction_set, lambda: run(True))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 @given(

@@ -20,6 +20,8 @@ class AttentionCapabilities:
     logit_softcap: bool
     bitwise_dtypes: frozenset[DType]
     """Dtypes in which a row's result does not depend on the batch, the chunking, or the history of the cache."""
+    rotates: bool = False
+    """Whether `attend` takes the step's rotation: queries and keys are then rotated where keys are written."""
     int8_kv: bool = False
     """Whether the cache may hold codes of 8 bits instead of the model's dtype."""
 
@@ -59,9 +61,11 @@ class AttentionBackend(Protocol):
         cache: LayerKVCache,
         shape: AttentionShape,
         batch: ForwardBatch,
+        rotation: tuple[Any, Any] | None = None,
     ) -> Any:
         """query [T, num_heads, head_dim], key and value [T, num_kv_heads, head_dim] -> [L, num_heads * head_dim] of the step's L
         queries.
 
         Every row's KV is written before any row reads, so rows of one step may share blocks that one of them writes.
+        `rotation`, cos and sin as Ops.rope's, is given to what `rotates`; query and key are then given up.
         """

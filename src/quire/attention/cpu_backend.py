@@ -22,6 +22,7 @@ class CpuBackend:
         sliding_window=True,
         logit_softcap=True,
         bitwise_dtypes=NATIVE_DTYPES,
+        rotates=True,
         int8_kv=True,
     )
 
@@ -33,9 +34,13 @@ class CpuBackend:
         cache: LayerKVCache,
         shape: AttentionShape,
         batch: ForwardBatch,
+        rotation: tuple[Array, Array] | None = None,
     ) -> Array:
         rows = batch.groups[batch.layer_groups[shape.layer]]
-        native.write_kv(key, value, cache.key, cache.value, rows.slots, instruction_set=self.instruction_set)
+        rotated = None if rotation is None else (query, *rotation)
+        native.write_kv(
+            key, value, cache.key, cache.value, rows.slots, rotated=rotated, instruction_set=self.instruction_set
+        )
         if self.name not in batch.scratch:
             batch.scratch[self.name] = (_numbers(batch.query_starts), _numbers(batch.context_lens))
         query_starts, context_lens = batch.scratch[self.name]

@@ -62,6 +62,7 @@ class CpuEncoderBackend:
         cache: LayerKVCache,
         shape: AttentionShape,
         batch: ForwardBatch,
+        rotation: None = None,
     ) -> Array:
         if self.name not in batch.scratch:
             batch.scratch[self.name] = TextBlocks.of(batch, key)

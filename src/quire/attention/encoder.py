@@ -30,6 +30,7 @@ class TorchEncoderBackend:
         cache: LayerKVCache,
         shape: AttentionShape,
         batch: ForwardBatch,
+        rotation: None = None,
     ) -> torch.Tensor:
         output = query.new_empty(query.shape)
         for text in _texts(batch):
@@ -56,6 +57,7 @@ class ReferenceEncoderBackend:
         cache: LayerKVCache,
         shape: AttentionShape,
         batch: ForwardBatch,
+        rotation: None = None,
     ) -> torch.Tensor:
         output = torch.empty_like(query)
         for text in _texts(batch):

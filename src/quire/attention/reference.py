@@ -59,6 +59,7 @@ class ReferenceBackend:
         cache: LayerKVCache,
         shape: AttentionShape,
         batch: ForwardBatch,
+        rotation: None = None,
     ) -> torch.Tensor:
         group = batch.layer_groups[shape.layer]
         write_kv(cache, key, value, batch.groups[group].slots)

@@ -33,6 +33,7 @@ class TorchBackend:
         cache: LayerKVCache,
         shape: AttentionShape,
         batch: ForwardBatch,
+        rotation: None = None,
     ) -> torch.Tensor:
         group = batch.layer_groups[shape.layer]
         write_kv(cache, key, value, batch.groups[group].slots)

@@ -196,9 +196,12 @@ def write_kv(
     value_cache: Tensor,
     slots: Tensor,
     *,
+    rotated: tuple[Tensor, Tensor, Tensor] | None = None,
     instruction_set: str | None = None,
 ) -> None:
     """key, value [T, num_kv_heads, head_dim] to int64 slots [T] of caches that `paged_attention` reads.
+
+    `rotated`: queries [T, num_heads, head_dim], cos and sin. Before, these and the keys are rotated in place, as `rope_` does.
 
     The caches [num_blocks, block_size, num_kv_heads, head_dim] are of key's dtype; or of int8, with SCALE_BYTES more in the last
     dimension: round(x / scale) for each x, and the scale of each token and head, which is its largest magnitude / 127.
@@ -228,8 +231,20 @@ def write_kv(
         block_size=key_cache.shape[1],
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
+        rotation=None if rotated is None else _rotation(*rotated),
         num_threads=thread_count(),
     )
+
+
+def _rotation(query: Tensor, cos: Tensor, sin: Tensor) -> tuple[tuple[int, int, int], int, int, int, int]:
+    (num_tokens, num_heads, width), half = query.shape, cos.shape[1]
+    assert query.stride()[2] == 1
+    assert 2 * half <= width
+    assert tuple(cos.shape) == tuple(sin.shape) == (num_tokens, half)
+    assert cos.dtype == sin.dtype == query.dtype
+    assert cos.is_contiguous()
+    assert sin.is_contiguous()
+    return _strided(query), num_heads, cos.data_ptr(), sin.data_ptr(), half
 
 
 def _holds_codes(key: Tensor, value: Tensor, x: Tensor, head_dim: int) -> bool:

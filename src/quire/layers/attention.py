@@ -65,8 +65,8 @@ class Attention:
         query, key, value = heads.split_with_sizes(self.heads, 1)
         if self.qk_norm is not None:
             query, key = self.qk_norm.query.forward(query), self.qk_norm.key.forward(key)
-        if self.rope is not None:
-            cos, sin = rotations[self.rope]
-            query, key = self.ops.rope(query, cos, sin), self.ops.rope(key, cos, sin)
-        attended = self.backend.attend(query, key, value, cache, self.shape, batch)
+        rotation = None if self.rope is None else rotations[self.rope]
+        if rotation is not None and not self.backend.capabilities.rotates:
+            query, key, rotation = self.ops.rope(query, *rotation), self.ops.rope(key, *rotation), None
+        attended = self.backend.attend(query, key, value, cache, self.shape, batch, rotation)
         return self.output.forward(attended, residual=residual)
