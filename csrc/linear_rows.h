@@ -70,12 +70,9 @@ inline void prefetch_results(const LinearRows& rows, int64_t row, int num_rows, 
             __builtin_prefetch(static_cast<const char*>(rows.y) + ((row + i) * rows.y_stride + panel * PANEL) * width + at, 1, 3);
 }
 
-[[gnu::always_inline]] inline void put(BFloat16* to, const LinearRows& rows, int64_t output, Floats v, int count) {
-    to += output;
-    store_part(to, rows.adds ? load_part(to, count) + v : v, count);
-}
-
-[[gnu::always_inline]] inline void put(float* to, const LinearRows& rows, int64_t output, Floats v, int count) {
+// Results from `output` on of a row that begins at `to`.
+template <typename T>
+[[gnu::always_inline]] inline void put(T* to, const LinearRows& rows, int64_t output, Floats v, int count) {
     to += output;
     store_part(to, rows.adds ? load_part(to, count) + v : v, count);
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
+
 from quire.kernels import native
 
 T = TypeVar("T")
@@ -26,3 +28,16 @@ def forced(instruction_set: str, function: Callable[[], T]) -> T:
         return function()
     finally:
         native.use_instruction_set(before)
+
+
+def assert_added_and_rounded_once(
+    multiply: Callable[[torch.Tensor, bool], object], memory: torch.Tensor, edge: int
+) -> None:
+    """`multiply(output, adds)`, into all columns of `memory` but for `edge` on each side, which stay as they are."""
+    middle = memory[:, edge:-edge]
+    alone = torch.empty(middle.shape)
+    multiply(alone, False)
+    expected = memory.clone()
+    expected[:, edge:-edge] = (middle.float() + alone).to(memory.dtype)
+    multiply(middle, True)
+    assert torch.equal(memory, expected)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernels.forced import SETS, forced, rows_of
+from tests.kernels.forced import SETS, assert_added_and_rounded_once, forced, rows_of
 
 from quire.core.native import has_native_module
 from quire.kernels import native
@@ -74,12 +74,11 @@ def test_results_are_added_to_what_is_there_and_rounded_once(  # type: ignore[no
     weight = packed(values)
     bias = torch.randn(num_outputs).to(dtype) if has_bias else None
     memory = torch.randn(num_rows, num_outputs + 2).to(dtype)
-    alone = torch.empty(num_rows, num_outputs)
-    dense_linear(x, weight, bias, alone, instruction_set=instruction_set)
-    expected = memory.clone()
-    expected[:, 1:-1] = (memory[:, 1:-1].float() + alone).to(dtype)
-    dense_linear(x, weight, bias, memory[:, 1:-1], adds=True, instruction_set=instruction_set)
-    assert torch.equal(memory, expected)
+
+    def multiply(output: torch.Tensor, adds: bool) -> None:
+        dense_linear(x, weight, bias, output, adds=adds, instruction_set=instruction_set)
+
+    assert_added_and_rounded_once(multiply, memory, 1)
 
 
 @given(

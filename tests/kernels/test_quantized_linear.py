@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernels.forced import SETS, TILES, forced, rows_of
+from tests.kernels.forced import SETS, TILES, assert_added_and_rounded_once, forced, rows_of
 
 from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
@@ -255,12 +255,11 @@ def test_results_are_added_to_what_is_there_and_rounded_once(
     x = torch.randn(num_rows, 512, generator=generator).to(dtype)
     bias = torch.randn(num_outputs, generator=generator) if has_bias else None
     memory = torch.randn(num_rows, num_outputs + 32, generator=generator).to(dtype)
-    alone = torch.empty(num_rows, num_outputs)
-    quantized_linear(x, weight, bias, alone, instruction_set=instruction_set)
-    expected = memory.clone()
-    expected[:, 16:-16] = (memory[:, 16:-16].float() + alone).to(dtype)
-    quantized_linear(x, weight, bias, memory[:, 16:-16], adds=True, instruction_set=instruction_set)
-    assert torch.equal(memory, expected)
+
+    def multiply(output: torch.Tensor, adds: bool) -> None:
+        quantized_linear(x, weight, bias, output, adds=adds, instruction_set=instruction_set)
+
+    assert_added_and_rounded_once(multiply, memory, 16)
 
 
 @given(

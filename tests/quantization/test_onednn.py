@@ -36,6 +36,22 @@ def test_as_unpacked(dtype: torch.dtype, num_rows: int, num_outputs: int, num_in
     torch.testing.assert_close(y.double(), expected, **tolerance)
 
 
+@pytest.mark.parametrize("method", [Unquantized(TorchOps()), *([OneDNN(TorchOps())] if DTYPES else [])])
+def test_the_residual_is_added(method: Unquantized) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, x, residual = (torch.randn(*shape, generator=generator) for shape in ((40, 24), (5, 24), (5, 40)))
+    loaded = method.load([FloatWeight(weight)], torch.float32)
+    expected = residual + method.apply(x, loaded, None)
+    assert torch.equal(method.apply(x, loaded, None, residual), expected)
+
+
+def test_a_dense_tables_most_likely_rows() -> None:
+    table = Unquantized(TorchOps()).load_table(FloatWeight(torch.eye(30, 8)), torch.float32)
+    token_ids, largest = table.most_likely(torch.eye(8)[[5, 0, 7]] * 3)
+    assert token_ids.tolist() == [5, 0, 7]
+    assert largest.tolist() == [3, 3, 3]
+
+
 def test_reference_stays_unpacked() -> None:
     """Its sums have an order of their own (ADR 5)."""
     assert type(select_method(ReferenceOps(), torch.float32, "none")) is Unquantized

@@ -27,10 +27,15 @@ class Head:
         logits: Tensor = self.table.logits(x)
         return logits if self.softcap is None else self.ops.softcap(logits, self.softcap)
 
-    def most_likely(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """[L, hidden] -> the argmax of each row of `forward`'s, int64 [L], and its logit, float32 [L]. None where that takes all
-        logits."""
-        return None if self.softcap is not None else self.table.most_likely(x)
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the most likely tokens can only be told from all logits."""
+        return self.softcap is not None
+
+    def most_likely(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[L, hidden] -> the argmax of each row of `forward`'s, int64 [L], and its logit, float32 [L]."""
+        assert not self.needs_logits
+        return self.table.most_likely(x)
 
     def search_for(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The same, by a search that is ready."""

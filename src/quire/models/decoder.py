@@ -110,8 +110,13 @@ class Decoder:
             hidden = self.output_projection.forward(hidden)
         return self.head.forward(hidden)
 
-    def most_likely(self, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The argmax of each row of logits, int64 [L], and its logit, float32 [L]. None where that takes all logits."""
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the most likely tokens can only be told from all logits."""
+        return self.head.needs_logits
+
+    def most_likely(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The argmax of each row of logits, int64 [L], and its logit, float32 [L]; not where it `needs_logits`."""
         if self.output_projection is not None:
             hidden = self.output_projection.forward(hidden)
         return self.head.most_likely(hidden)

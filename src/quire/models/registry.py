@@ -34,8 +34,12 @@ class Model(Protocol):
     def logits(self, hidden: Any) -> Any:
         """[L, D] -> float32 [L, V]."""
 
-    def most_likely(self, hidden: Any) -> tuple[Any, Any] | None:
-        """The argmax of each row of logits, int64 [L], and its logit, float32 [L]. None where that takes all logits."""
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the most likely tokens can only be told from all logits."""
+
+    def most_likely(self, hidden: Any) -> tuple[Any, Any]:
+        """The argmax of each row of logits, int64 [L], and its logit, float32 [L]; not where it `needs_logits`."""
 
     def prepare_search(self) -> bool:
         """Whether `search_for` can be called; where it will be later, some part of what it needs is made."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from quire.kernels.torch_ops import cpu_capabilities, multiplies_natively
-from quire.quantization.method import StoredWeight, Unquantized, load_dense
+from quire.quantization.method import StoredWeight, Unquantized, load_dense, plus_residual
 
 PACKED_FOR_ROWS = 32
 """The layout hardly depends on it: what was packed for 32 rows is as fast at 1 and at 2,048."""
@@ -31,4 +31,5 @@ class OneDNN(Unquantized):
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None = None
     ) -> torch.Tensor:
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return y if residual is None else residual + y
+        summed: torch.Tensor = plus_residual(y, residual)
+        return summed

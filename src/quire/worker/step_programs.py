@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
 from quire.config import OFFLINE_BATCHED_TOKENS
 from quire.core.step import StepPlan
@@ -144,7 +144,7 @@ class StepPrograms:
 
     def _program_for(self, plan: StepPlan, rows: list[Row]) -> StepProgram:
         if plan.num_tokens == len(rows) <= MAX_ROWS_TO_TOKENS:
-            if not all(row.sampling.takes_most_likely for row in rows):
+            if self._model.needs_logits or not all(row.sampling.takes_most_likely for row in rows):
                 return self._decode_program()
             few = len(rows) <= MAX_ROWS_TO_SEARCH
             return self._search_program() if few and self._model.prepare_search() else self._greedy_program()
@@ -162,23 +162,22 @@ class StepPrograms:
 
     def _decode_program(self) -> OneToken:
         if self._decodes is None:
-            self._decodes = self._record_to_tokens(MAX_ROWS_TO_TOKENS, lambda hidden: None)
+            self._decodes = self._record_to_tokens(MAX_ROWS_TO_TOKENS)
         return self._decodes
 
-    def _record_to_tokens(self, max_rows: int, find: Callable[[Array], tuple[Array, Array] | None]) -> OneToken:
-        """`find`: the most likely tokens, and their logits, after hidden states; where it finds none, all logits are kept."""
+    def _record_to_tokens(self, max_rows: int, find: Callable[[Any], tuple[Array, Array]] | None = None) -> OneToken:
+        """`find`: the most likely tokens, and their logits, after hidden states. Without it all logits are kept."""
         num_rows = min(max_rows, self._max_rows)
         batch = self._inputs().batch(num_rows, num_rows)
         recording = native.new_recording(self._arena)
-        logits: Array | None = None
+        logits: Any = None
         with recording:
             hidden = self._model.forward(batch, self._kv.layers)
-            best = find(hidden)
-            if best is None:
+            if find is None:
                 logits = self._model.logits(hidden)
-                best = most_likely(logits)
+            token_ids, largest = most_likely(logits) if find is None else find(hidden)
         return OneToken(
-            recording, _lent(hidden), (_lent(best[0]), _lent(best[1])), None if logits is None else _lent(logits)
+            recording, _lent(hidden), (_lent(token_ids), _lent(largest)), None if logits is None else _lent(logits)
         )
 
     def _last_tokens_program(self) -> LastTokens:
