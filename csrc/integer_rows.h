@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "linear_rows.h"
-#include "norms.h"
 #include "rotation.h"
 #include "two_largest.h"
 #include "units.h"
@@ -243,12 +242,17 @@ inline void quantize(const T* from, int32_t* tops, const int32_t* others, int nu
     to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
 }
 
-// A rotated row that is one group, of what `rotate` returned.
+// Of a rotated row: its largest magnitude, or NaN where a value is not finite; and how many times as large it ought to be.
+struct Rotated {
+    float most, scale;
+};
+
+// A rotated row that is one group.
 template <bool LISTED>
-inline void put_rotated(const float* memory, float most, int64_t num_values, int zero, const GroupOfRow& to) {
-    float scale = most / (MOST * NEIGHBOURS_GAIN);
+inline void put_rotated(const float* memory, Rotated row, int64_t num_values, int zero, const GroupOfRow& to) {
+    float step = row.most / MOST, scale = step * row.scale;
     int32_t sum = 0;
-    if (most == most) sum = put_codes<LISTED, true>(memory, num_values, inverse_of(most / MOST), to);
+    if (step == step) sum = put_codes<LISTED, true>(memory, num_values, inverse_of(step), to);
     else put_zeros<LISTED>(num_values, to);
     to.put_scale(scale, scale * static_cast<float>(sum), -zero * sum);
 }
@@ -288,13 +292,14 @@ void quantize_rows(const LinearRows& rows, int zero, const IntegerRows& x, const
     });
 }
 
-// What a row becomes when it is rotated, normalized before where the rows say so; returns what `rotate` does.
+// What a row becomes when it is rotated, normalized before where the rows say so: by its scale alone, for integers are the same.
 template <typename T>
-inline float rotate_row(const LinearRows& rows, int64_t row, int64_t num_inputs, float* to) {
+inline Rotated rotate_row(const LinearRows& rows, int64_t row, int64_t num_inputs, float* to) {
     const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride;
-    if (!rows.norm_weight) return rotate(from, num_inputs, to);
-    float scale = rms_scale(from, num_inputs, rows.norm_eps);
-    return rotate(NormalizedRow<T>{from, static_cast<const T*>(rows.norm_weight), scale}, num_inputs, to);
+    if (!rows.norm_weight) return {rotate(from, num_inputs, to), 1.0f / NEIGHBOURS_GAIN};
+    WeightedRow<T> weighted{from, rows.norm_weight};
+    float most = rotate(weighted, num_inputs, ROTATION_STRIDE, to);
+    return {most, weighted.rms_scale(num_inputs, rows.norm_eps) / NEIGHBOURS_GAIN};
 }
 
 // The same of rows that are rotated.
@@ -305,8 +310,8 @@ void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& 
         int64_t first = row / ROWS * ROWS;
         int count = static_cast<int>(x.num_rows - first < ROWS ? x.num_rows - first : ROWS), i = static_cast<int>(row - first);
         GroupOfRow to{x.codes(first) + i, x.groups(first), nullptr, count, i, count};
-        float most = rotate_row<T>(rows, row, x.num_inputs, rotated.data()->lanes);
-        put_rotated<false>(rotated.data()->lanes, most, x.num_inputs, zero, to);
+        Rotated found = rotate_row<T>(rows, row, x.num_inputs, rotated.data()->lanes);
+        put_rotated<false>(rotated.data()->lanes, found, x.num_inputs, zero, to);
     });
 }
 

@@ -18,7 +18,7 @@ struct LinearRows {
     void* scratch;     // aligned to a cache line; what it holds is said where the weight is
     int64_t num_rows, x_stride, y_stride;
     bool x_bfloat16, bias_bfloat16, y_bfloat16;  // float32 where not
-    const void* norm_weight = nullptr;  // [K], of x's type: x is normalized as it is read (norms.h); where the weight is rotated
+    const float* norm_weight = nullptr;  // [K]: x is normalized as it is read (norms.h); where the weight is rotated
     float norm_eps = 0.0f;
     bool adds = false;  // y holds what results are added to, before they are rounded
     bool keeps_largest = false;  // y [R] is of what keeps the largest of each row (largest_of_rows.h)

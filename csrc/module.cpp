@@ -240,7 +240,7 @@ void dense_gated(Program* program, const std::string& isa, const DenseWeight& we
 }
 
 LinearRows normalized(LinearRows rows, const Norm& norm) {
-    rows.norm_weight = at<void>(norm.first);
+    rows.norm_weight = at<float>(norm.first);
     rows.norm_eps = norm.second;
     return rows;
 }

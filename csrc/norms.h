@@ -1,4 +1,4 @@
-// Root mean squares of rows, and rows that are normalized as they are read.
+// Root mean squares of rows.
 #pragma once
 
 #include <cmath>
@@ -22,24 +22,12 @@ inline float sum_over(const T* x, int64_t width, Function&& function) {
     return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-// What each value of a row is multiplied by, and then by its weight (Zhang and Sennrich 2019).
+// What each value of a row is multiplied by, and then by its weight (Zhang and Sennrich 2019), where its squares add up to `squares`.
+inline float rms_scale(float squares, int64_t width, float eps) { return 1.0f / std::sqrt(squares / static_cast<float>(width) + eps); }
+
 template <typename T>
 inline float rms_scale(const T* x, int64_t width, float eps) {
-    float squares = sum_over(x, width, [](Floats v) { return v * v; });
-    return 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+    return rms_scale(sum_over(x, width, [](Floats v) { return v * v; }), width, eps);
 }
-
-// A pointer to a row whose values are normalized as they are read.
-template <typename T>
-struct NormalizedRow {
-    const T* x;
-    const T* weight;
-    float scale;
-
-    NormalizedRow operator+(int64_t k) const { return {x + k, weight + k, scale}; }
-};
-
-template <typename T>
-inline Floats load(const NormalizedRow<T>& row) { return load(row.x) * row.scale * load(row.weight); }
 
 }  // namespace quire::QUIRE_ISA

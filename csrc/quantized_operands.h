@@ -124,19 +124,19 @@ template <typename T>
 void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
     int64_t lines_of_row = static_cast<int64_t>(num_lines(x.num_inputs)), step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
     std::vector<Line> rotated(2 * lines_of_row);
-    float most[2];
+    Rotated found[2];
     auto memory = [&](int64_t row) { return rotated[row % 2 * lines_of_row].lanes; };
     auto put_row = [&](int64_t row) {
         int64_t tile = row / shape.rows;
         int i = static_cast<int>(row % shape.rows);
         GroupOfRow to{x.codes(tile * shape.rows) + i * shape.x_stride / UNIT, x.groups(tile * TILE_ROWS), nullptr, TILE_ROWS, i, step};
-        put_rotated<true>(memory(row), most[row % 2], x.num_inputs, zero, to);
+        put_rotated<true>(memory(row), found[row % 2], x.num_inputs, zero, to);
         if (i + 1 < shape.rows && row + 1 < rows.num_rows) return;
         while (++to.i < TILE_ROWS) to.put_scale(0.0f, 0.0f, 0);  // of nobody
     };
     int64_t previous = -1;
     share(team, rows.num_rows, [&](int64_t row) {
-        most[row % 2] = rotate_row<T>(rows, row, x.num_inputs, memory(row));
+        found[row % 2] = rotate_row<T>(rows, row, x.num_inputs, memory(row));
         if (previous >= 0) put_row(previous);
         previous = row;
     });

@@ -3,7 +3,7 @@
 // that products stay what they were. But for its last stage it works between registers, not within them.
 #pragma once
 
-#include "vectors.h"
+#include "norms.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -65,18 +65,48 @@ struct Largest {
     float value() const { return sum_of(times_zero) == 0.0f ? of_bits(max_of((Ints)magnitude)) : __builtin_nanf(""); }
 };
 
+// What the first stages read, a register from the row's `k`th value on; `a` counts neighbouring ones.
+template <typename T>
+struct PlainRow {
+    const T* x;
+
+    Floats read(int64_t k, int) const { return load(x + k); }
+};
+
+// Times the weight of a norm, whose scale is found meanwhile: it is for who has rotated the row.
+template <typename T>
+struct WeightedRow {
+    static constexpr int SUMS = 4;  // side by side: one would wait for each addition
+
+    const T* x;
+    const float* weight;
+    Floats squares[SUMS] = {};
+
+    Floats read(int64_t k, int a) {
+        Floats v = load(x + k);
+        squares[a % SUMS] += v * v;
+        return v * load(weight + k);
+    }
+    float rms_scale(int64_t width, float eps) const {
+        Floats all = squares[0];
+        for (int i = 1; i < SUMS; ++i) all += squares[i];
+        return quire::QUIRE_ISA::rms_scale(sum_of(all), width, eps);
+    }
+};
+
 // Two stages at once, A values `stride` apart and B of these groups. The last ones do what is left: neighbours meet, and `largest` is
 // told of all values. One that is not finite is in all that it met.
-template <int A, int B, bool LAST, typename From>
-inline void rotate_stages(const From& from, int64_t count, int64_t stride, float* to, Largest& largest) {
-    Largest of_all = largest;  // of its own, so that it stays in registers
+template <int A, int B, bool LAST, typename Row>
+inline void rotate_stages(Row& row, int64_t count, int64_t stride, float* to, Largest& largest) {
+    Largest of_all = largest;  // of its own, as is what is read, so that it stays in registers
+    Row from = row;
     for (int64_t block = 0; block < count; block += stride * A * B)
         for (int64_t first = block; first < block + stride; first += LANES) {
             Floats v[B][A];
 #pragma GCC unroll 8
             for (int b = 0; b < B; ++b) {
 #pragma GCC unroll 8
-                for (int a = 0; a < A; ++a) v[b][a] = load(from + first + (b * A + a) * stride);
+                for (int a = 0; a < A; ++a) v[b][a] = from.read(first + (b * A + a) * stride, a);
                 reflect(v[b]);
             }
 #pragma GCC unroll 8
@@ -95,10 +125,11 @@ inline void rotate_stages(const From& from, int64_t count, int64_t stride, float
             }
         }
     largest = of_all;
+    row = from;
 }
 
-template <int A, bool LAST, typename From>
-inline void rotate_stages(int b, const From& from, int64_t count, int64_t stride, float* to, Largest& largest) {
+template <int A, bool LAST, typename Row>
+inline void rotate_stages(int b, Row& from, int64_t count, int64_t stride, float* to, Largest& largest) {
     switch (b) {
         case 3: return rotate_stages<A, 3, LAST>(from, count, stride, to, largest);
         case 4: return rotate_stages<A, 4, LAST>(from, count, stride, to, largest);
@@ -110,9 +141,9 @@ inline void rotate_stages(int b, const From& from, int64_t count, int64_t stride
 }
 
 // `count` values, whole strides, which become NEIGHBOURS_GAIN times as large; returns the largest magnitude, or NaN where one is not finite.
-// `from` is a pointer or like one (norms.h). Later stages have `from` == `to`.
-template <typename From>
-inline float rotate(const From& from, int64_t count, int64_t stride, float* to) {
+// Later stages read what the ones before have put to `to`.
+template <typename Row>
+inline float rotate(Row& from, int64_t count, int64_t stride, float* to) {
     int64_t left = count / stride;
     bool four = left % 4 == 0;
     if (four) left /= 4;
@@ -126,12 +157,14 @@ inline float rotate(const From& from, int64_t count, int64_t stride, float* to) 
     }
     if (four) rotate_stages<4, false>(radix, from, count, stride, to, largest);
     else rotate_stages<1, false>(radix, from, count, stride, to, largest);
-    return rotate(static_cast<const float*>(to), count, stride * (four ? 4 : 1) * radix, to);
+    PlainRow<float> rotated{to};
+    return rotate(rotated, count, stride * (four ? 4 : 1) * radix, to);
 }
 
-template <typename From>
-inline float rotate(const From& from, int64_t count, float* to) {
-    return rotate(from, count, ROTATION_STRIDE, to);
+template <typename T>
+inline float rotate(const T* from, int64_t count, float* to) {
+    PlainRow<T> row{from};
+    return rotate(row, count, ROTATION_STRIDE, to);
 }
 
 // A rotated row, which did not become larger, as it was before.

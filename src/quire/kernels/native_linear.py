@@ -295,12 +295,12 @@ def _output(x: T, num_inputs: int, num_outputs: int, output: T | None) -> T:
 
 
 def _normalized(x: T | Normalized, layout: PanelLayout) -> tuple[T, tuple[int, float]]:
-    """Rows, and the address of their norm's weight, which has their dtype, and its eps."""
+    """Rows, and the address of their norm's weight, and its eps."""
     if not isinstance(x, Normalized):
         return x, (0, 0.0)
     rows: T = x.x
     assert layout.rotated
-    assert x.weight.dtype == rows.dtype
+    assert dtype_of(x.weight.dtype) == DType.FLOAT32
     assert tuple(x.weight.shape) == (layout.num_inputs,)
     assert x.weight.is_contiguous()
     return rows, (x.weight.data_ptr(), x.eps)

@@ -58,7 +58,7 @@ class Tensor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Normalized:
-    """Rows x [T, D] as their RMS norm makes them, x / rms(x) * weight (Ops.rms_norm): by whoever reads them."""
+    """Rows x [T, D] as their RMS norm makes them, x / rms(x) * weight (Ops.rms_norm): by whoever reads them. weight: float32 [D]."""
 
     x: Any
     weight: Any

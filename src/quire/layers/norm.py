@@ -16,12 +16,13 @@ class Norm(Protocol):
 class RMSNorm:
     """Zhang and Sennrich 2019."""
 
-    __slots__ = ("eps", "ops", "weight")
+    __slots__ = ("_float32_weight", "eps", "ops", "weight")
 
     def __init__(self, ops: Ops, weight: Any, eps: float) -> None:
         self.ops = ops
         self.weight = weight
         self.eps = eps
+        self._float32_weight: Any = None
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.ops.rms_norm(x, self.weight, self.eps)
@@ -29,7 +30,10 @@ class RMSNorm:
 
     def deferred(self, x: Tensor) -> Normalized:
         """The same, of [T, D], by whoever reads it."""
-        return Normalized(x, self.weight, self.eps)
+        if self._float32_weight is None:
+            tensors = self.ops.tensors
+            self._float32_weight = tensors.of(tensors.numbers(self.weight))
+        return Normalized(x, self._float32_weight, self.eps)
 
 
 class LayerNorm:
