@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from quire.core.outputs import CompletionOutput, Logprob, LogprobsAtPosition, RequestMetrics, RequestOutput
@@ -17,6 +16,8 @@ from quire.engine.tokenizer import Tokenizer
 
 class SampleState:
     """One sample so far, and what has been handed out of it."""
+
+    __slots__ = ("_detokenizer", "_num_tokens_sent", "_tokenizer", "last_token_time", "output")
 
     def __init__(self, tokenizer: Tokenizer, request: Request, index: int) -> None:
         params = request.sampling_params
@@ -83,6 +84,18 @@ class SampleState:
 class RequestState:
     """One request on the client's side."""
 
+    __slots__ = (
+        "_metrics",
+        "_num_cached_tokens",
+        "_num_unfinished",
+        "_only_end",
+        "_prompt_logprobs",
+        "_samples",
+        "_tokenizer",
+        "finished",
+        "request",
+    )
+
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
         self.request = request
         self._tokenizer = tokenizer
@@ -92,13 +105,19 @@ class RequestState:
         self._num_cached_tokens = 0
         self._num_unfinished = len(self._samples)
         self.finished = False
+        self._only_end = request.sampling_params.output_kind is OutputKind.FINAL_ONLY
 
-    def append(self, delta: SampleDelta) -> str | None:
-        """Take in a delta; returns the stop string that ends that sample, if one was found."""
+    @property
+    def has_output(self) -> bool:
+        """Whether the caller gets something now: of a request for the end only, that."""
+        return self.finished or not self._only_end
+
+    def append(self, delta: SampleDelta, now: float) -> str | None:
+        """Take in a delta at a time, in monotonic seconds; returns the stop string that ends that sample, if one was found."""
         sample = self._samples[delta.index]
         if sample.output.finish_reason is not None:
             return None
-        self._note_times(delta)
+        self._note_times(delta, sample, now)
         if delta.prompt_logprobs is not None:
             shaped = [shape_logprobs(self._tokenizer, position) for position in delta.prompt_logprobs]
             self._prompt_logprobs = [None, *shaped]
@@ -108,11 +127,9 @@ class RequestState:
             self.finished = self._num_unfinished == 0
         return stop
 
-    def output(self, changed: set[int]) -> RequestOutput | None:
-        """What the caller gets now; None if the request asked for the end only and this is not it."""
+    def output(self, changed: set[int]) -> RequestOutput:
+        """What the caller gets now."""
         kind = self.request.sampling_params.output_kind
-        if kind is OutputKind.FINAL_ONLY and not self.finished:
-            return None
         samples = [s for s in self._samples if kind is not OutputKind.DELTA or s.output.index in changed]
         return RequestOutput(
             request_id=self.request.request_id,
@@ -125,32 +142,28 @@ class RequestState:
             num_cached_tokens=self._num_cached_tokens,
         )
 
-    def abort(self) -> RequestOutput | None:
+    def abort(self) -> RequestOutput:
         """End every running sample with the reason abort."""
         changed = {sample.output.index for sample in self._samples if sample.abort()}
         self.finished = True
         return self.output(changed)
 
-    def _note_times(self, delta: SampleDelta) -> None:
-        now = time.monotonic()
+    def _note_times(self, delta: SampleDelta, sample: SampleState, now: float) -> None:
         metrics = self._metrics
+        if delta.token_ids:
+            if sample.last_token_time is not None:
+                metrics.token_gaps.append(now - sample.last_token_time)
+            elif metrics.first_token_time is None:
+                metrics.first_token_time = now
+            metrics.last_token_time = sample.last_token_time = now
         if metrics.first_scheduled_time is None:
             metrics.first_scheduled_time = delta.first_scheduled_time
-        if delta.token_ids:
-            self._note_tokens(self._samples[delta.index], now)
         if delta.index == 0:
             self._num_cached_tokens = delta.num_cached_tokens
-        metrics.num_preemptions = max(metrics.num_preemptions, delta.num_preemptions)
+        if delta.num_preemptions > metrics.num_preemptions:
+            metrics.num_preemptions = delta.num_preemptions
         if delta.finish_reason is not None:
             metrics.finished_time = now
-
-    def _note_tokens(self, sample: SampleState, now: float) -> None:
-        metrics = self._metrics
-        if metrics.first_token_time is None:
-            metrics.first_token_time = now
-        if sample.last_token_time is not None:
-            metrics.token_gaps.append(now - sample.last_token_time)
-        metrics.last_token_time = sample.last_token_time = now
 
 
 def shape_logprobs(tokenizer: Tokenizer, at_position: TokenLogprobs) -> LogprobsAtPosition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from quire.core.embedding import EmbeddingDelta, EmbeddingRequest, PoolingRequestOutput
@@ -66,7 +67,7 @@ class RequestsInProgress:
 
     def digest(self, deltas: list[Delta]) -> Digest:
         """The outputs that one step's deltas changed, in order."""
-        digest = Digest()
+        digest, now = Digest(), time.monotonic()
         changed: dict[str, set[int]] = {}
         for delta in deltas:
             if isinstance(delta, EmbeddingDelta):
@@ -78,15 +79,14 @@ class RequestsInProgress:
             if isinstance(delta, BeamDelta):
                 digest.outputs.append((delta.request_id, self._beam_output(delta, state.request)))
                 continue
-            stop = state.append(delta)
+            stop = state.append(delta, now)
             if stop is not None and delta.finish_reason is None:
                 digest.stops.append((delta.request_id, delta.index, stop))
-            changed.setdefault(delta.request_id, set()).add(delta.index)
+            if state.has_output:
+                changed.setdefault(delta.request_id, set()).add(delta.index)
         for request_id, indices in changed.items():
             state = self._states[request_id]
-            output = state.output(indices)
-            if output is not None:
-                digest.outputs.append(output)
+            digest.outputs.append(state.output(indices))
             if state.finished:
                 del self._states[request_id]
         return digest

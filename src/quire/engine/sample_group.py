@@ -14,6 +14,17 @@ SEED_STRIDE = 0x9E3779B97F4A7C15
 
 
 class SampleGroup:
+    __slots__ = (
+        "_forked",
+        "_ids",
+        "_num_unfinished",
+        "_prompt_logprobs",
+        "_request",
+        "_scheduler",
+        "_sequences",
+        "request_id",
+    )
+
     def __init__(self, request: Request, scheduler: Scheduler, ids: SequenceIds) -> None:
         self.request_id = request.request_id
         self._request = request

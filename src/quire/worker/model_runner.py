@@ -62,15 +62,15 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """By way of `Tensors.computing`."""
         self._apply_changes(plan)
-        rows, results, sampling = [], [], []
+        rows, sampling = [], []
         for i, row_plan in enumerate(plan.rows):
             row = self._table.rows[row_plan.seq_id]
             rows.append(row)
-            results.append(RowResult(row_plan.seq_id, []))
             if row_plan.samples:
                 sampling.append(i)
                 row.sampling.prepare()
         step = self._compute(plan, rows)
+        results = [RowResult(row_plan.seq_id, []) for row_plan in plan.rows]
         if sampling:
             self._sample(sampling, rows, step, results)
         self._prompt_logprobs(plan.rows, rows, step, results)
