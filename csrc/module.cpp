@@ -302,9 +302,9 @@ Vectors vectors(const Strided& strided) {
     return {at<void>(std::get<0>(strided)), std::get<1>(strided), std::get<2>(strided)};
 }
 
-void rms_norm(Program* program, const std::string& isa, const Strided& x, uintptr_t weight, const Strided& y,
+void rms_norm(Program* program, const std::string& isa, const Strided& x, uintptr_t weight, const Strided& y, bool adds,
               int64_t num_tokens, int64_t num_heads, int64_t width, float eps, bool bfloat16, int num_threads) {
-    NormCall call{vectors(x), vectors(y), at<void>(weight), nullptr, num_tokens, num_heads, width, eps, bfloat16};
+    NormCall call{vectors(x), vectors(y), at<void>(weight), nullptr, num_tokens, num_heads, width, eps, bfloat16, adds};
     submit(program, threads_for(num_tokens * num_heads * width, num_threads), set_named(isa).rms_norm, call, num_tokens);
 }
 
@@ -498,7 +498,7 @@ NB_MODULE(_native, module) {
                nb::arg("rows"), nb::arg("num_rows"), nb::arg("num_blocks"), nb::arg("panels"), nb::arg("panel_bytes"),
                nb::arg("header_offset"), nb::arg("num_threads"));
     module.def("rms_norm", &rms_norm, nb::arg("program").none(), nb::arg("isa"), nb::arg("x"), nb::arg("weight"),
-               nb::arg("y"), nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("width"), nb::arg("eps"),
+               nb::arg("y"), nb::arg("adds"), nb::arg("num_tokens"), nb::arg("num_heads"), nb::arg("width"), nb::arg("eps"),
                nb::arg("bfloat16"), nb::arg("num_threads"));
     module.def("layer_norm", &layer_norm, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("x"),
                nb::arg("weight"), nb::arg("bias"), nb::arg("y"), nb::arg("num_tokens"), nb::arg("num_heads"),

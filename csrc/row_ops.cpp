@@ -33,11 +33,12 @@ void map_values(const Team& team, int64_t num_tokens, int64_t width, Vectors y, 
     });
 }
 
-template <typename T>
+template <bool ADDS, typename T>
 void rms_norm_row(const T* x, const T* weight, const T*, T* y, int64_t width, float eps) {
     float scale = rms_scale(x, width, eps);
     for_vectors(width, [&](int64_t k, auto count) {
-        store_part(y + k, load_part(x + k, count) * scale * load_part(weight + k, count), count);
+        Floats v = load_part(x + k, count) * scale * load_part(weight + k, count);
+        store_part(y + k, ADDS ? load_part(y + k, count) + v : v, count);
     });
 }
 
@@ -74,7 +75,10 @@ void gather_rows(const GatherCall& call, const Team& team) {
 }  // namespace
 
 void rms_norm(const NormCall& call, const Team& team) {
-    with_type(call.bfloat16, [&](auto type) { norm<decltype(type)>(call, team, rms_norm_row<decltype(type)>); });
+    with_type(call.bfloat16, [&](auto type) {
+        using T = decltype(type);
+        norm<T>(call, team, call.adds ? rms_norm_row<true, T> : rms_norm_row<false, T>);
+    });
 }
 
 void layer_norm(const NormCall& call, const Team& team) {

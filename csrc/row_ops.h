@@ -18,6 +18,7 @@ struct NormCall {
     int64_t num_tokens, num_heads, width;
     float eps;
     bool bfloat16;
+    bool adds = false;  // y holds what results are added to, before they are rounded; of rms_norm alone
 };
 
 // The first 2 S of D values are rotated in place, value i with value S + i.

@@ -40,6 +40,18 @@ def test_rms_norm(num_tokens: int, num_heads: int, width: int, dtype: torch.dtyp
     torch.testing.assert_close(found, REFERENCE.rms_norm(x, weight, 1e-5), **TOLERANCE[dtype])
 
 
+@given(num_tokens=st.integers(0, 40), width=st.integers(1, 130), dtype=DTYPES, instruction_set=SETS)
+def test_rms_norm_adds_before_it_rounds(num_tokens: int, width: int, dtype: torch.dtype, instruction_set: str) -> None:
+    x, weight = draw(num_tokens, width, dtype=dtype), draw(width, dtype=dtype, seed=1)
+    memory = draw(num_tokens, width + 5, dtype=dtype, seed=2)
+    expected = memory.clone()
+    residual = memory[:, 2:-3]
+    expected[:, 2:-3] = REFERENCE.rms_norm(x, weight, 1e-5, residual)
+    found = forced(instruction_set, lambda: native.rms_norm(x, weight, 1e-5, residual))
+    assert found.data_ptr() == residual.data_ptr()
+    torch.testing.assert_close(memory, expected, **TOLERANCE[dtype])
+
+
 @given(
     num_tokens=st.integers(0, 40),
     width=st.integers(1, 200),

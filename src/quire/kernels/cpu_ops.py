@@ -35,8 +35,8 @@ class CpuOps:
     def logits(self, x: Array, weight: Array) -> Array:
         return cast(Array, self._torch("logits").logits(x, weight))
 
-    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
-        return native.rms_norm(x, weight, eps)
+    def rms_norm(self, x: Array, weight: Array, eps: float, residual: Array | None = None) -> Array:
+        return native.rms_norm(x, weight, eps, residual)
 
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
         return native_rows.layer_norm(x, weight, bias, eps)

@@ -110,16 +110,24 @@ def paged_attention(
     return output
 
 
-def rms_norm(x: T, weight: Tensor, eps: float) -> T:
-    """x / rms(x) * weight over the last dimension of [T, D] or [T, H, D] (csrc/row_ops.cpp), contiguous."""
+def rms_norm(x: T, weight: Tensor, eps: float, residual: T | None = None) -> T:
+    """x / rms(x) * weight over the last dimension of [T, D] or [T, H, D] (csrc/row_ops.cpp), contiguous; or added to `residual`
+    [T, D], in its memory."""
     assert weight.dtype == x.dtype
     heads = x.unsqueeze(1) if len(x.shape) == 2 else x
     if heads.stride()[2] != 1:
         heads = heads.contiguous()
     num_tokens, num_heads, width = heads.shape
     assert tuple(weight.shape) == (width,)
-    y = x.new_empty(x.shape)
-    out = (y.data_ptr(), num_heads * width, width)
+    if residual is None:
+        y = x.new_empty(x.shape)
+        out = (y.data_ptr(), num_heads * width, width)
+    else:
+        y = residual
+        assert y.dtype == x.dtype
+        assert tuple(y.shape) == (num_tokens, width)
+        assert y.stride()[1] == 1
+        out = _strided(y.unsqueeze(1))
     num_threads, bfloat16 = thread_count(), is_bfloat16(x)
     module().rms_norm(
         current_program(by_token=True),
@@ -127,6 +135,7 @@ def rms_norm(x: T, weight: Tensor, eps: float) -> T:
         _strided(heads),
         weight.data_ptr(),
         out,
+        residual is not None,
         num_tokens,
         num_heads,
         width,

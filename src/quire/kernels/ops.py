@@ -33,8 +33,11 @@ class Ops(Protocol):
         At a logit of 16 the step of bfloat16 is 0.125: enough to make two likely tokens equal.
         """
 
-    def rms_norm(self, x: Any, weight: Any, eps: float) -> Any:
-        """x / rms(x) * weight over the last dimension, in float32 inside (Zhang and Sennrich 2019)."""
+    def rms_norm(self, x: Any, weight: Any, eps: float, residual: Any | None = None) -> Any:
+        """x / rms(x) * weight over the last dimension, in float32 inside (Zhang and Sennrich 2019).
+
+        `residual`, of x [T, D], is added before the result is rounded; it is given up: the result may be in its memory.
+        """
 
     def layer_norm(self, x: Any, weight: Any, bias: Any | None, eps: float) -> Any:
         """(x - mean) / std * weight + bias over the last dimension (Ba et al. 2016)."""

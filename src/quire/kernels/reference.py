@@ -54,10 +54,13 @@ class ReferenceOps:
         places_agree = _places_agree(num_features, num_outputs, torch.get_num_threads())
         return tiled_matmul(x.float(), weight_t, LINEAR_TILE if places_agree else 1)
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
         x32 = x.float()
         mean_square = row_sum(x32 * x32) / x.shape[-1]
-        return (x32 / torch.sqrt(mean_square + eps) * weight.float()).to(x.dtype)
+        y = x32 / torch.sqrt(mean_square + eps) * weight.float()
+        return (y if residual is None else residual + y).to(x.dtype)
 
     def layer_norm(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
         x32 = x.float()

@@ -86,12 +86,15 @@ class TorchOps:
             y[:, first : first + chunk] = x32 @ widened.t()
         return y
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
         x32 = x.float()
         # The norm is one fused pass; F.rms_norm materializes the squares (docs/lab.md).
         norm: torch.Tensor = torch.linalg.vector_norm(x32, dim=-1, keepdim=True)
         scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-        return (x32 * scale).mul_(weight).to(x.dtype)
+        y = (x32 * scale).mul_(weight)
+        return (y if residual is None else y.add_(residual)).to(x.dtype)
 
     def layer_norm(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
         return F.layer_norm(x, weight.shape, weight, bias, eps)

@@ -9,8 +9,8 @@ from quire.kernels.tensor import Normalized, Tensor
 
 
 class Norm(Protocol):
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., D] -> [..., D]."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """[..., D] -> [..., D]; of [T, D] added to `residual`, which is given up (as Linear's)."""
 
 
 class RMSNorm:
@@ -24,8 +24,8 @@ class RMSNorm:
         self.eps = eps
         self._float32_weight: Any = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.ops.rms_norm(x, self.weight, self.eps)
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        y: Tensor = self.ops.rms_norm(x, self.weight, self.eps, residual)
         return y
 
     def deferred(self, x: Tensor) -> Normalized:
@@ -47,6 +47,6 @@ class LayerNorm:
         self.bias = bias
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         y: Tensor = self.ops.layer_norm(x, self.weight, self.bias, self.eps)
-        return y
+        return y if residual is None else residual + y

@@ -68,8 +68,8 @@ class SandwichNormLayer:
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], cache: LayerKVCache, batch: ForwardBatch) -> Tensor:
         attended = self.attention.forward(x, rotations, cache, batch, self.attention_norm)
-        x = batch.queries(x) + self.attention_output_norm.forward(attended)
-        return x + self.mlp_output_norm.forward(self.mlp.forward(x, self.mlp_norm))
+        x = self.attention_output_norm.forward(attended, residual=batch.queries(x))
+        return self.mlp_output_norm.forward(self.mlp.forward(x, self.mlp_norm), residual=x)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
