@@ -302,9 +302,12 @@ inline Rotated rotate_row(const LinearRows& rows, int64_t row, int64_t num_input
     return {most, weighted.rms_scale(num_inputs, rows.norm_eps) / NEIGHBOURS_GAIN};
 }
 
+// Meanwhile as many bytes of panels are asked for as a row's integers times this: about what memory gives in that time.
+constexpr int64_t ASKED_PER_INPUT = 4;
+
 // The same of rows that are rotated.
 template <typename T, int ROWS>
-void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& x, const Team& team) {
+void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& x, FirstPanels panels, const Team& team) {
     std::vector<Line> rotated(num_lines(x.num_inputs));
     share(team, x.num_rows, [&](int64_t row) {
         int64_t first = row / ROWS * ROWS;
@@ -312,6 +315,7 @@ void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& 
         GroupOfRow to{x.codes(first) + i, x.groups(first), nullptr, count, i, count};
         Rotated found = rotate_row<T>(rows, row, x.num_inputs, rotated.data()->lanes);
         put_rotated<false>(rotated.data()->lanes, found, x.num_inputs, zero, to);
+        panels.ask(ASKED_PER_INPUT * x.num_inputs);
     });
 }
 

@@ -5,6 +5,7 @@
 
 #include "largest_of_rows.h"
 #include "linear.h"
+#include "team.h"
 #include "vectors.h"
 
 namespace quire::QUIRE_ISA {
@@ -59,6 +60,28 @@ inline Ahead next_panels(const uint8_t* panels, int count, int64_t panel_bytes, 
     int64_t shares = num_parts * num_passes;
     return {panels + count * panel_bytes, (panel_bytes + shares - 1) / shares};
 }
+
+// What a member reads first of panels that all share, of one or several streams: asked for bit by bit, while rows become integers and
+// memory has nothing else to do.
+class FirstPanels {
+public:
+    FirstPanels(const Team& team, Range panels)
+        : next_(static_cast<const uint8_t*>(panels.begin) + panels.num_bytes / panels.streams * team.thread / team.size),
+          left_(panels.num_bytes / team.size < MOST ? panels.num_bytes / team.size : MOST), stream_bytes_(panels.num_bytes / panels.streams),
+          streams_(panels.streams) {}
+
+    void ask(int64_t num_bytes) {
+        for (; num_bytes > 0 && left_ > 0; num_bytes -= 64 * streams_, left_ -= 64 * streams_, next_ += 64)
+            for (int stream = 0; stream < streams_; ++stream) prefetch(next_ + stream * stream_bytes_);
+    }
+
+private:
+    static constexpr int64_t MOST = 96 << 10;  // of a second cache of 512 KiB and more
+
+    const uint8_t* next_;
+    int64_t left_, stream_bytes_;
+    int streams_;
+};
 
 // Lines that results of some rows for N panels will be written to, asked for before they are computed.
 template <int N>

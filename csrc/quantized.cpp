@@ -93,9 +93,9 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
 }
 
 template <typename T, int BITS, int UNITS, bool ROTATED>
-void to_integers(const QuantizedCall& call, const IntegerRows& x, const Team& team) {
+void to_integers(const QuantizedCall& call, const IntegerRows& x, Range panels, const Team& team) {
     int zero = call.weight.zero - RAISED<BITS>;
-    if constexpr (ROTATED) quantize_rotated_rows<T, ROWS>(call.rows, zero, x, team);
+    if constexpr (ROTATED) quantize_rotated_rows<T, ROWS>(call.rows, zero, x, FirstPanels(team, panels), team);
     else quantize_rows<T, UNITS, ROWS>(call.rows, zero, x, team);
 }
 
@@ -104,10 +104,11 @@ void linear(const QuantizedCall& call, const Team& team) {
     const QuantizedWeight& weight = call.weight;
     int64_t num_groups = weight.num_inputs / weight.group_size, num_pieces = weight.group_size / (UNITS * UNIT);
     IntegerRows x{weight.num_inputs, num_groups, num_pieces, call.rows.num_rows, static_cast<uint8_t*>(call.rows.scratch)};
-    if (call.rows.x_bfloat16) to_integers<BFloat16, BITS, UNITS, ROTATED>(call, x, team);
-    else to_integers<float, BITS, UNITS, ROTATED>(call, x, team);
     int64_t num_panels = call.rows.num_panels(weight.num_outputs);
-    team.wait({weight.panels, call.rows.panels ? 0 : num_panels * weight.panel_bytes});
+    Range panels{weight.panels, call.rows.panels ? 0 : num_panels * weight.panel_bytes};
+    if (call.rows.x_bfloat16) to_integers<BFloat16, BITS, UNITS, ROTATED>(call, x, panels, team);
+    else to_integers<float, BITS, UNITS, ROTATED>(call, x, panels, team);
+    team.wait(panels);
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (x.row_bytes() * ROWS)) * ROWS;
     auto rows_of_panels = [&](int64_t first, int64_t count, int64_t index, auto N) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes;

@@ -121,7 +121,7 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
 // Of rotated rows: tile by tile where these are whole, for their lines are then neighbours. Each member makes its own rows, as kernels
 // do that go row by row. The next row is rotated before one becomes integers: what this waits for, sums across lanes, is then there.
 template <typename T>
-void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, const Team& team) {
+void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, FirstPanels panels, const Team& team) {
     int64_t lines_of_row = static_cast<int64_t>(num_lines(x.num_inputs)), step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
     std::vector<Line> rotated(2 * lines_of_row);
     Rotated found[2];
@@ -139,6 +139,7 @@ void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape
         found[row % 2] = rotate_row<T>(rows, row, x.num_inputs, memory(row));
         if (previous >= 0) put_row(previous);
         previous = row;
+        panels.ask(ASKED_PER_INPUT * x.num_inputs);
     });
     if (previous >= 0) put_row(previous);
 }

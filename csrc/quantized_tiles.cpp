@@ -126,8 +126,8 @@ bool is_faster(const QuantizedWeight& weight, int64_t num_rows) {
 }
 
 template <typename T>
-void to_integers(const QuantizedCall& call, const Shape& shape, const IntegerRows& x, const Team& team) {
-    if (call.weight.rotated) quantize_rotated_tiles<T>(call.rows, call.weight.zero, shape, x, team);
+void to_integers(const QuantizedCall& call, const Shape& shape, const IntegerRows& x, Range panels, const Team& team) {
+    if (call.weight.rotated) quantize_rotated_tiles<T>(call.rows, call.weight.zero, shape, x, FirstPanels(team, panels), team);
     else quantize_tiles<T>(call.rows, call.weight.zero, shape, x, team);
 }
 
@@ -145,10 +145,11 @@ void multiply_all(const QuantizedCall& call, const GateCall* gate, const Team& t
     shape.x_step = shape.units * UNIT * (tile_by_tile ? shape.rows : 1);
     IntegerRows x{weight.num_inputs, shape.num_groups, shape.pieces_of_group, shape.num_row_tiles * TILE_ROWS,
                   static_cast<uint8_t*>(call.rows.scratch)};
-    if (call.rows.x_bfloat16) to_integers<BFloat16>(call, shape, x, team);
-    else to_integers<float>(call, shape, x, team);
     Work work{call, gate, shape, x};
-    team.wait({weight.panels, work.num_panels() * weight.panel_bytes});
+    Range panels{weight.panels, work.num_panels() * weight.panel_bytes, gate ? 2 : 1};
+    if (call.rows.x_bfloat16) to_integers<BFloat16>(call, shape, x, panels, team);
+    else to_integers<float>(call, shape, x, panels, team);
+    team.wait(panels);
     TileShape of_sums{shape.rows, TILE_BYTES}, of_x{shape.rows, shape.units * UNIT}, of_weights{shape.units, TILE_BYTES};
     begin_tiles({of_sums, of_sums, of_sums, of_sums, of_x, of_x, of_weights, of_weights});
     if (weight.rotated) one_group(work, team);

@@ -35,16 +35,19 @@ constexpr int64_t MOST_AHEAD = 256 << 10;  // of a second cache of 512 KiB and m
 class Ahead {
 public:
     Ahead(const Team& team, Range range)
-        : next_(static_cast<const char*>(range.begin) + range.num_bytes * team.thread / team.size),
-          end_(next_ + std::min(range.num_bytes / team.size, MOST_AHEAD)) {}
+        : stream_bytes_(range.num_bytes / range.streams), streams_(range.streams),
+          next_(static_cast<const char*>(range.begin) + stream_bytes_ * team.thread / team.size),
+          end_(next_ + std::min(stream_bytes_ / team.size, MOST_AHEAD / streams_)) {}
 
     void ask() {
         if (next_ >= end_) return;
-        __builtin_prefetch(next_, 0, 2);
+        for (int stream = 0; stream < streams_; ++stream) __builtin_prefetch(next_ + stream * stream_bytes_, 0, 2);
         next_ += LINE;
     }
 
 private:
+    int64_t stream_bytes_;
+    int streams_;
     const char* next_;
     const char* end_;
 };

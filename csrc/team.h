@@ -28,10 +28,11 @@ struct Meeting {
     std::unique_ptr<Taken[]> taken;
 };
 
-// Memory that is read soon, a part of it by each member.
+// Memory that is read soon, a part of it by each member; or of each of several `streams` that are read side by side.
 struct Range {
     const void* begin;
     int64_t num_bytes;
+    int streams = 1;
 };
 
 // Neighbours among the numbers that a kernel hands out: [first, last).
