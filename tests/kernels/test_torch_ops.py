@@ -64,6 +64,9 @@ def test_norms_and_activations(num_rows, width, dtype) -> None:  # type: ignore[
     x, weight, bias = (draw(n, width, seed=n, dtype=dtype) for n in (num_rows, 7, 8))
     before = x.clone()
     assert_agree(ops.rms_norm(x, weight[0], 1e-6), REFERENCE.rms_norm(x, weight[0], 1e-6))
+    residual = draw(num_rows, width, seed=9, dtype=dtype)
+    expected = REFERENCE.rms_norm(x, weight[0], 1e-6, residual.clone())
+    assert_agree(ops.rms_norm(x, weight[0], 1e-6, residual), expected)
     assert_agree(ops.layer_norm(x, weight[0], bias[0], 1e-5), REFERENCE.layer_norm(x, weight[0], bias[0], 1e-5), 4.0)
     both = torch.cat((x, 2 * x), 1)
     for kind in ("silu", "gelu", "gelu_tanh", "relu"):
