@@ -10,6 +10,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.core.native import has_native_module
 from quire.core.outputs import RequestOutput
+from quire.worker.step_programs import Wanted
 
 pytestmark = [
     pytest.mark.real,
@@ -47,7 +48,7 @@ def run(model: str, **config: Any) -> list[Any]:
         found = answers(llm.generate(PROMPTS, PARAMS, use_tqdm=False))  # type: ignore[arg-type]
         programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
         assert (programs is None) is config.get("enforce_eager", False)
-        assert programs is None or (programs._decodes is not None and programs._last_tokens is not None)
+        assert programs is None or {(True, Wanted.LOGITS), (False, Wanted.NOTHING)} <= set(programs._last_tokens)
         return found
 
 
@@ -83,8 +84,12 @@ def test_tokens_that_are_searched_for_are_those_of_all_logits(
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
     with LLM(name, backend="cpu", num_blocks=400, **config) as llm:
         programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
+
+        def kinds() -> set[tuple[bool, Wanted]]:
+            return set(programs._last_tokens)
+
         while not programs._model.prepare_search():
-            assert programs._searches is None
+            assert kinds() == set()
         for together in (1, 2, 4):
             found = [
                 output.outputs[0].token_ids
@@ -92,12 +97,14 @@ def test_tokens_that_are_searched_for_are_those_of_all_logits(
                 for output in llm.generate(PROMPTS[first : first + together], params, use_tqdm=False)  # type: ignore[arg-type]
             ]
             assert found == expected
-            assert programs._greedy is programs._decodes is None, "a step computed all logits"
-        assert programs._searches is not None
+            assert kinds() == {(False, Wanted.MOST_LIKELY), (True, Wanted.SEARCHED)}, (
+                "a step of one token a row computed all logits"
+            )
         outputs = llm.generate(PROMPTS, params, use_tqdm=False)  # type: ignore[arg-type]
         assert [output.outputs[0].token_ids for output in outputs] == expected
-        assert programs._greedy is not None, "five rows were searched for together"
-        assert programs._decodes is None, "logits were kept for nobody"
+        assert kinds() == {(False, Wanted.MOST_LIKELY), (True, Wanted.SEARCHED), (True, Wanted.MOST_LIKELY)}, (
+            "five rows were searched for together, or logits were kept for nobody"
+        )
 
 
 @pytest.mark.parametrize("model", ["smollm2", "gemma3"])

@@ -93,7 +93,7 @@ class ModelRunner:
 
     def _sample(self, sampling: list[int], rows: list[Row], step: ComputedStep, results: list[RowResult]) -> None:
         """One token for each of these rows."""
-        best = step.most_likely() if step.most_likely is not None and len(sampling) == len(rows) else None
+        best = None if step.most_likely is None else step.most_likely().of_rows(sampling)
         sampled = [rows[i].sampling for i in sampling]
         tokens = None if best is None else self._sampler.take(best, sampled)
         if tokens is None:

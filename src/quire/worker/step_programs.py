@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,23 +55,11 @@ class AllTokens:
 
 @dataclass(frozen=True, slots=True)
 class LastTokens:
-    """`hidden` is that of each row's last token."""
+    """Of each row's last token: `hidden`; perhaps `logits`; perhaps `best`, the most likely token after it and its logit."""
 
     recording: Recording
     hidden: Array
-
-    def computed(self, plan: StepPlan) -> ComputedStep:
-        num_rows = len(plan.rows)
-        return ComputedStep(self.hidden[:num_rows], list(range(num_rows + 1)))
-
-
-@dataclass(frozen=True, slots=True)
-class OneToken:
-    """Of rows that compute one token each: `hidden` is that of all, `best` the most likely token after each and its logit."""
-
-    recording: Recording
-    hidden: Array
-    best: tuple[Array, Array]
+    best: tuple[Array, Array] | None = None
     logits: Array | None = None
     steps: dict[int, ComputedStep] = field(default_factory=dict)
     """By the number of rows."""
@@ -83,20 +72,36 @@ class OneToken:
         return step
 
     def _of_rows(self, num_rows: int) -> ComputedStep:
-        # To read a few numbers through numpy takes ten times as long.
-        token_ids, largest = (array.stored[:num_rows].data for array in self.best)
         return ComputedStep(
             self.hidden[:num_rows],
             list(range(num_rows + 1)),
             None if self.logits is None else self.logits.stored[:num_rows],
-            lambda: MostLikely(token_ids.tolist(), largest.tolist()),
+            None if self.best is None else _reader(self.best, num_rows),
         )
 
 
+def _reader(best: tuple[Array, Array], num_rows: int) -> Callable[[], MostLikely]:
+    # To read a few numbers through numpy takes ten times as long.
+    token_ids, largest = (array.stored[:num_rows].data for array in best)
+    return lambda: MostLikely(token_ids.tolist(), largest.tolist())
+
+
+class Wanted(enum.Enum):
+    """What a program finds of each row's last token, beside its hidden states."""
+
+    NOTHING = enum.auto()
+    LOGITS = enum.auto()
+    """All, and the most likely token."""
+    MOST_LIKELY = enum.auto()
+    """The token alone."""
+    SEARCHED = enum.auto()
+    """The same, by a search in which few logits are computed."""
+
+
 class StepPrograms:
-    """Five, each recorded when it is first wanted. For rows of one token each: from token ids to logits and the most likely tokens;
-    where nobody looks at logits, to these alone; for a few rows, to these by a search. For any rows: to the hidden states of each
-    row's last token; and of all tokens."""
+    """Each is recorded when it is first wanted. For rows of one token each, from token ids to logits, or to the most likely tokens where
+    nobody looks at logits, for a few rows by a search; for any rows, to the most likely tokens, or to the hidden states of each row's
+    last token, or of all tokens."""
 
     def __init__(
         self,
@@ -119,10 +124,8 @@ class StepPrograms:
         self._max_rows = min(max_num_seqs, MAX_TOKENS - 1)
         self._max_model_len = max_model_len
         self._made_inputs: ProgramInputs | None = None
-        self._decodes: OneToken | None = None
-        self._greedy: OneToken | None = None
-        self._searches: OneToken | None = None
-        self._last_tokens: LastTokens | None = None
+        self._last_tokens: dict[tuple[bool, Wanted], LastTokens] = {}
+        """By whether rows have one token each, and by what is wanted."""
         self._all_tokens: AllTokens | None = None
         self._arena = Arena(LargePages() if large_pages else None)
         self._recordable = True
@@ -143,51 +146,56 @@ class StepPrograms:
         return program.computed(plan)
 
     def _program_for(self, plan: StepPlan, rows: list[Row]) -> StepProgram:
-        if plan.num_tokens == len(rows) <= MAX_ROWS_TO_TOKENS:
-            if self._model.needs_logits or not all(row.sampling.takes_most_likely for row in rows):
-                return self._decode_program()
-            few = len(rows) <= MAX_ROWS_TO_SEARCH
-            return self._search_program() if few and self._model.prepare_search() else self._greedy_program()
-        return self._all_tokens_program() if all_hidden_wanted(plan.rows, rows) else self._last_tokens_program()
+        if all_hidden_wanted(plan.rows, rows):
+            return self._all_tokens_program()
+        one_token = plan.num_tokens == len(rows) <= MAX_ROWS_TO_TOKENS
+        kind = one_token, self._wanted(plan, rows, one_token=one_token)
+        program = self._last_tokens.get(kind)
+        if program is None:
+            program = self._last_tokens[kind] = self._record(*kind)
+        return program
 
-    def _search_program(self) -> OneToken:
-        if self._searches is None:
-            self._searches = self._record_to_tokens(MAX_ROWS_TO_SEARCH, self._model.search_for)
-        return self._searches
+    def _wanted(self, plan: StepPlan, rows: list[Row], *, one_token: bool) -> Wanted:
+        greedy = not self._model.needs_logits
+        samples = False
+        for row_plan, row in zip(plan.rows, rows, strict=True):
+            if row_plan.samples:
+                samples = True
+                greedy = greedy and row.sampling.takes_most_likely
+        if one_token and greedy and len(rows) <= MAX_ROWS_TO_SEARCH and self._model.prepare_search():
+            return Wanted.SEARCHED
+        if greedy and samples:
+            return Wanted.MOST_LIKELY
+        return Wanted.LOGITS if one_token else Wanted.NOTHING
 
-    def _greedy_program(self) -> OneToken:
-        if self._greedy is None:
-            self._greedy = self._record_to_tokens(MAX_ROWS_TO_TOKENS, self._model.most_likely)
-        return self._greedy
-
-    def _decode_program(self) -> OneToken:
-        if self._decodes is None:
-            self._decodes = self._record_to_tokens(MAX_ROWS_TO_TOKENS)
-        return self._decodes
-
-    def _record_to_tokens(self, max_rows: int, find: Callable[[Any], tuple[Array, Array]] | None = None) -> OneToken:
-        """`find`: the most likely tokens, and their logits, after hidden states. Without it all logits are kept."""
-        num_rows = min(max_rows, self._max_rows)
-        batch = self._inputs().batch(num_rows, num_rows)
-        recording = native.new_recording(self._arena)
+    def _record(self, one_token: bool, wanted: Wanted) -> LastTokens:
+        most = MAX_ROWS_TO_SEARCH if wanted is Wanted.SEARCHED else MAX_ROWS_TO_TOKENS if one_token else MAX_TOKENS
+        num_rows, inputs = min(most, self._max_rows), self._inputs()
+        if one_token:
+            batch, recording = inputs.batch(num_rows, num_rows), native.new_recording(self._arena)
+        else:
+            batch = inputs.batch_of_last_tokens(MAX_TOKENS, num_rows)
+            recording = native.new_recording(self._arena, num_rows)
         logits: Any = None
+        best: tuple[Any, Any] | None = None
         with recording:
             hidden = self._model.forward(batch, self._kv.layers)
-            if find is None:
-                logits = self._model.logits(hidden)
-            token_ids, largest = most_likely(logits) if find is None else find(hidden)
-        return OneToken(
-            recording, _lent(hidden), (_lent(token_ids), _lent(largest)), None if logits is None else _lent(logits)
+            match wanted:
+                case Wanted.LOGITS:
+                    logits = self._model.logits(hidden)
+                    best = most_likely(logits)
+                case Wanted.MOST_LIKELY:
+                    best = self._model.most_likely(hidden)
+                case Wanted.SEARCHED:
+                    best = self._model.search_for(hidden)
+                case Wanted.NOTHING:
+                    pass
+        return LastTokens(
+            recording,
+            _lent(hidden),
+            None if best is None else (_lent(best[0]), _lent(best[1])),
+            None if logits is None else _lent(logits),
         )
-
-    def _last_tokens_program(self) -> LastTokens:
-        if self._last_tokens is None:
-            batch = self._inputs().batch_of_last_tokens(MAX_TOKENS, self._max_rows)
-            recording = native.new_recording(self._arena, self._max_rows)
-            with recording:
-                hidden = self._model.forward(batch, self._kv.layers)
-            self._last_tokens = LastTokens(recording, _lent(hidden))
-        return self._last_tokens
 
     def _all_tokens_program(self) -> AllTokens:
         if self._all_tokens is None:
