@@ -88,7 +88,6 @@ class RequestState:
         "_metrics",
         "_num_cached_tokens",
         "_num_unfinished",
-        "_only_end",
         "_prompt_logprobs",
         "_samples",
         "_tokenizer",
@@ -105,12 +104,11 @@ class RequestState:
         self._num_cached_tokens = 0
         self._num_unfinished = len(self._samples)
         self.finished = False
-        self._only_end = request.sampling_params.output_kind is OutputKind.FINAL_ONLY
 
     @property
     def has_output(self) -> bool:
         """Whether the caller gets something now: of a request for the end only, that."""
-        return self.finished or not self._only_end
+        return self.finished or self.request.sampling_params.output_kind is not OutputKind.FINAL_ONLY
 
     def append(self, delta: SampleDelta, now: float) -> str | None:
         """Take in a delta at a time, in monotonic seconds; returns the stop string that ends that sample, if one was found."""

@@ -146,9 +146,9 @@ class StepPrograms:
         return program.computed(plan)
 
     def _program_for(self, plan: StepPlan, rows: list[Row]) -> StepProgram:
-        if all_hidden_wanted(plan.rows, rows):
-            return self._all_tokens_program()
         one_token = plan.num_tokens == len(rows) <= MAX_ROWS_TO_TOKENS
+        if not one_token and all_hidden_wanted(plan.rows, rows):
+            return self._all_tokens_program()
         kind = one_token, self._wanted(plan, rows, one_token=one_token)
         program = self._last_tokens.get(kind)
         if program is None:
@@ -156,17 +156,14 @@ class StepPrograms:
         return program
 
     def _wanted(self, plan: StepPlan, rows: list[Row], *, one_token: bool) -> Wanted:
-        greedy = not self._model.needs_logits
-        samples = False
-        for row_plan, row in zip(plan.rows, rows, strict=True):
-            if row_plan.samples:
-                samples = True
-                greedy = greedy and row.sampling.takes_most_likely
-        if one_token and greedy and len(rows) <= MAX_ROWS_TO_SEARCH and self._model.prepare_search():
+        sampling = [row.sampling for row_plan, row in zip(plan.rows, rows, strict=True) if row_plan.samples]
+        if not sampling:
+            return Wanted.NOTHING
+        if self._model.needs_logits or not all(row.takes_most_likely for row in sampling):
+            return Wanted.LOGITS if one_token else Wanted.NOTHING
+        if one_token and len(rows) <= MAX_ROWS_TO_SEARCH and self._model.prepare_search():
             return Wanted.SEARCHED
-        if greedy and samples:
-            return Wanted.MOST_LIKELY
-        return Wanted.LOGITS if one_token else Wanted.NOTHING
+        return Wanted.MOST_LIKELY
 
     def _record(self, one_token: bool, wanted: Wanted) -> LastTokens:
         most = MAX_ROWS_TO_SEARCH if wanted is Wanted.SEARCHED else MAX_ROWS_TO_TOKENS if one_token else MAX_TOKENS
