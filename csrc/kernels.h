@@ -6,6 +6,7 @@
 #include "most_likely.h"
 #include "quantized.h"
 #include "row_ops.h"
+#include "sampling.h"
 #include "sketch.h"
 #include "team.h"
 #include "text_blocks.h"
@@ -25,6 +26,8 @@
     void quantized_gated(const QuantizedGatedCall&, const Team&); \
     void quantized_most_likely(const QuantizedMostLikelyCall&, const Team&); \
     void most_likely(const MostLikelyCall&, const Team&);       \
+    void draw(const DrawCall&, const Team&);                    \
+    void logprobs(const LogprobsCall&, const Team&);            \
     void panel_rows(const PanelRowsCall&, const Team&);         \
     void sketch_rows(const SketchRowsCall&, const Team&);       \
     void sketch_inputs(const SketchInputsCall&, const Team&);   \

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -48,6 +49,8 @@ struct InstructionSet {
     Kernel<GatherCall> gather = nullptr;
     Kernel<ScaleCall> scale = nullptr, softcap = nullptr;
     Kernel<MostLikelyCall> most_likely = nullptr;
+    Kernel<DrawCall> draw = nullptr;
+    Kernel<LogprobsCall> logprobs = nullptr;
     Kernel<SketchRowsCall> sketch_rows = nullptr;
     Kernel<SketchInputsCall> sketch_inputs = nullptr;
     Kernel<PanelsOfCall> panels_of = nullptr;
@@ -66,7 +69,7 @@ struct InstructionSet {
      ISA::dense_linear, ISA::dense_gated, ISA::dense_most_likely, ISA::dense_rows, ISA::pack_panels, \
      ISA::quantized_linear, ISA::quantized_gated, ISA::quantized_most_likely, \
      ISA::panel_rows,  ISA::rms_norm,    ISA::rope,              ISA::gated,                         \
-     ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale, ISA::softcap, ISA::most_likely, \
+     ISA::write_kv_float32, ISA::write_kv_bfloat16, ISA::add,    ISA::gather, ISA::scale, ISA::softcap, ISA::most_likely, ISA::draw, ISA::logprobs, \
      ISA::sketch_rows, ISA::sketch_inputs, ISA::panels_of, ISA::within_reach, ISA::most_likely_of, \
      ISA::layer_norm,  ISA::activate,    ISA::write_texts_float32, ISA::write_texts_bfloat16, \
      {ISA::attention_float32_over_codes, ISA::attention_bfloat16_over_codes},                                      \
@@ -381,6 +384,39 @@ void most_likely(Program* program, const std::string& isa, uintptr_t logits, uin
     submit(program, threads_for(num_rows * num_tokens, num_threads), set_named(isa).most_likely, call);
 }
 
+// A row of logits is one member's.
+int threads_for_rows(std::size_t num_rows, int64_t vocab_size, int num_threads) {
+    return threads_for(num_rows * vocab_size, std::min(num_threads, static_cast<int>(num_rows)));
+}
+
+// A row's logits, and its uniform number, temperature, min_p, top_p, top_k.
+std::vector<int64_t> draw(const std::string& isa, const std::vector<std::tuple<uintptr_t, double, double, double, double, int64_t>>& rows,
+                          int64_t vocab_size, int num_threads) {
+    std::vector<DrawnRow> drawn;
+    for (auto [logits, uniform, temperature, min_p, top_p, top_k] : rows)
+        drawn.push_back({at<float>(logits), uniform, temperature, min_p, top_p, top_k});
+    std::vector<int64_t> token_ids(rows.size());
+    DrawCall call{&drawn, token_ids.data(), vocab_size};
+    submit(nullptr, threads_for_rows(rows.size(), vocab_size, num_threads), set_named(isa).draw, call);
+    return token_ids;
+}
+
+// A row's logits, its token and how many of the most likely tokens; returns token ids and logprobs, row after row, and each token's rank.
+std::tuple<std::vector<int64_t>, std::vector<float>, std::vector<int64_t>> logprobs(
+    const std::string& isa, const std::vector<std::tuple<uintptr_t, int64_t, int64_t>>& rows, int64_t vocab_size, int num_threads) {
+    std::vector<LogprobsRow> wanted;
+    int64_t size = 0;
+    for (auto [logits, token_id, num_top] : rows) {
+        wanted.push_back({at<float>(logits), token_id, num_top, size});
+        size += 1 + num_top;
+    }
+    std::vector<int64_t> token_ids(size), ranks(rows.size());
+    std::vector<float> found(size);
+    LogprobsCall call{&wanted, token_ids.data(), found.data(), ranks.data(), vocab_size};
+    submit(nullptr, threads_for_rows(rows.size(), vocab_size, num_threads), set_named(isa).logprobs, call);
+    return {token_ids, found, ranks};
+}
+
 void sketch_rows(const std::string& isa, uintptr_t rows, bool bfloat16, uintptr_t columns, uintptr_t panels, int64_t panel_bytes,
                  int64_t header_offset, uintptr_t lacks, uintptr_t sizes, int64_t num_rows, int64_t num_inputs, int64_t num_columns,
                  int num_threads) {
@@ -527,6 +563,8 @@ NB_MODULE(_native, module) {
                nb::arg("token_ids"), nb::arg("largest"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("num_tokens"),
                nb::arg("num_threads"));
     module.def("most_likely_scratch", [](int64_t num_tokens) { return parts_of(num_tokens) * sizeof(Largest); }, "bytes a row");
+    module.def("draw", &draw, nb::kw_only(), nb::arg("isa"), nb::arg("rows"), nb::arg("vocab_size"), nb::arg("num_threads"));
+    module.def("logprobs", &logprobs, nb::kw_only(), nb::arg("isa"), nb::arg("rows"), nb::arg("vocab_size"), nb::arg("num_threads"));
     module.def("sketch_rows", &sketch_rows, nb::kw_only(), nb::arg("isa"), nb::arg("rows"), nb::arg("bfloat16"), nb::arg("columns"),
                nb::arg("panels"), nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("lacks"), nb::arg("sizes"),
                nb::arg("num_rows"), nb::arg("num_inputs"), nb::arg("num_columns"), nb::arg("num_threads"));

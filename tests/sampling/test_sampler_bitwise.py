@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.sampling.backends import BACKENDS
 
 from quire.core.sampling_params import SamplingParams
-from quire.sampling.distribution import draw_each, draw_one, token_weights
-from quire.sampling.logprobs import log_softmax, prompt_logprobs
+from quire.kernels import native
+from quire.sampling.distribution import draw_one, token_weights
+from quire.sampling.logprobs import log_softmax
 from quire.sampling.sampler import SampledToken, Sampler, SamplingRow
 
 PROBES: dict[str, dict[str, Any]] = {
@@ -32,10 +34,16 @@ HISTORY = [(7 * i) % 501 for i in range(60)]
 
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
 def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
+    before, native_before = torch.get_num_threads(), native.thread_count()
+    use_threads(request.param)
     yield request.param
     torch.set_num_threads(before)
+    native.use_num_threads(native_before)
+
+
+def use_threads(count: int) -> None:
+    torch.set_num_threads(count)
+    native.use_num_threads(count)
 
 
 def probe_row(probe: str) -> SamplingRow:
@@ -60,22 +68,24 @@ def hostile(count: int, vocab_size: int) -> tuple[torch.Tensor, list[SamplingRow
     return logits, [SamplingRow(params[i % len(params)], i, list(HISTORY), 20, [2]) for i in range(count)]
 
 
-def among(probe: str, vocab_size: int, num_neighbours: int, index: int) -> SampledToken:
+def among(sampler: Sampler, probe: str, vocab_size: int, num_neighbours: int, index: int) -> SampledToken:
     logits, rows = hostile(num_neighbours, vocab_size)
     logits = torch.cat([logits[:index], probe_logits(vocab_size)[None], logits[index:]])
     rows.insert(index, probe_row(probe))
-    return Sampler(vocab_size).sample(logits.numpy(), rows)[index]
+    return sampler.sample(logits.numpy(), rows)[index]
 
 
 @pytest.mark.parametrize("vocab_size", [501, 49_152, 50_257])
 @pytest.mark.parametrize("probe", PROBES)
-def test_alone_and_among_hostile_neighbours(probe: str, vocab_size: int, num_threads: int) -> None:
-    torch.set_num_threads(1)
-    alone = Sampler(vocab_size).sample(probe_logits(vocab_size)[None].numpy(), [probe_row(probe)])[0]
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_alone_and_among_hostile_neighbours(backend: str, probe: str, vocab_size: int, num_threads: int) -> None:
+    use_threads(1)
+    sampler = Sampler(vocab_size, BACKENDS[backend](vocab_size))
+    alone = sampler.sample(probe_logits(vocab_size)[None].numpy(), [probe_row(probe)])[0]
     assert alone.error is None
-    torch.set_num_threads(num_threads)
+    use_threads(num_threads)
     for num_neighbours, index in [(0, 0), (1, 0), (1, 1), (16, 9), (63, 0), (63, 30), (63, 63)]:
-        assert among(probe, vocab_size, num_neighbours, index) == alone, (num_neighbours, index)
+        assert among(sampler, probe, vocab_size, num_neighbours, index) == alone, (num_neighbours, index)
 
 
 @pytest.mark.parametrize("vocab_size", [49_152, 50_257])
@@ -95,12 +105,13 @@ def test_every_intermediate_result_is_the_same_bit_for_bit(vocab_size: int, num_
     assert all(np.array_equal(log_softmax(logits[i]), logprobs[i]) for i in range(64))
 
 
-def test_both_ways_to_draw_are_one() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_both_ways_to_draw_are_one(backend: str) -> None:
     """A truncation that removes nothing draws what no truncation draws."""
     logits = (torch.randn(40, 3000, generator=torch.Generator().manual_seed(2))).repeat(2, 1)
     plain, cut = SamplingParams(), SamplingParams(top_p=1 - 2**-53)
     rows = [SamplingRow(params, seed, [0], 1, []) for params in (plain, cut) for seed in range(40)]
-    sampled = [token.token_id for token in Sampler(3000).sample(logits.numpy(), rows)]
+    sampled = [token.token_id for token in Sampler(3000, BACKENDS[backend](3000)).sample(logits.numpy(), rows)]
     assert sampled[:40] == sampled[40:]
 
 
@@ -117,7 +128,6 @@ def test_both_ways_to_draw_are_one() -> None:
 )
 def test_a_draw_on_a_border_takes_a_possible_token(weights: list[float], uniform: float, drawn: int) -> None:
     assert draw_one(np.array(weights), uniform) == drawn
-    assert draw_each(np.array([weights, weights], np.float64), [uniform, 0.1])[0] == drawn
 
 
 def next_logits(token_ids: list[int], vocab_size: int) -> torch.Tensor:
@@ -141,10 +151,12 @@ def test_a_row_rebuilt_at_any_step_goes_on_as_before(probe: str) -> None:
     assert len(set(lived[60:])) > 10
 
 
-def test_prompt_logprobs_do_not_depend_on_the_chunk(num_threads: int) -> None:
-    logits = torch.randn(40, 49_152, generator=torch.Generator().manual_seed(3)) * 3
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_prompt_logprobs_do_not_depend_on_the_chunk(backend: str, num_threads: int) -> None:
+    logits = (torch.randn(40, 49_152, generator=torch.Generator().manual_seed(3)) * 3).numpy()
     token_ids = list(range(0, 4000, 100))
-    whole = prompt_logprobs(logits.numpy(), token_ids, 2)
+    sampler = Sampler(49_152, BACKENDS[backend](49_152))
+    whole = sampler.prompt_logprobs(logits, token_ids, 2)
     for size in (1, 7, 16):
-        chunks = [prompt_logprobs(logits[i : i + size].numpy(), token_ids[i : i + size], 2) for i in range(0, 40, size)]
+        chunks = [sampler.prompt_logprobs(logits[i : i + size], token_ids[i : i + size], 2) for i in range(0, 40, size)]
         assert [position for chunk in chunks for position in chunk] == whole

@@ -11,6 +11,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.sampling import oracle
+from tests.sampling.backends import BACKENDS, NEAREST
 
 from quire.core.sampling_params import SamplingParams
 from quire.sampling.noise import uniform
@@ -33,14 +34,14 @@ class Case(NamedTuple):
     def row(self) -> SamplingRow:
         return SamplingRow(self.params, self.seed, self.token_ids, self.num_prompt_tokens, self.stop_token_ids)
 
-    def expected_token(self) -> int | None:
+    def expected_token(self, nearest: float) -> int | None:
         processed = oracle.processed_logits(
             self.logits, self.params, self.token_ids, self.num_prompt_tokens, self.stop_token_ids
         )
         if max(processed) == -math.inf:
             return None
         number = uniform(self.seed, len(self.token_ids))
-        assume(oracle.nearest_border(processed, self.params, number) > 1e-9)
+        assume(oracle.nearest_border(processed, self.params, number) > nearest)
         return oracle.draw(oracle.distribution(processed, self.params), number)
 
 
@@ -74,24 +75,26 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @settings(max_examples=300)
-@given(st.lists(cases(), min_size=1, max_size=4))
-def test_a_batch_of_any_rows(batch: list[Case]) -> None:
-    check_batch(batch)
+@given(batch=st.lists(cases(), min_size=1, max_size=4))
+def test_a_batch_of_any_rows(backend: str, batch: list[Case]) -> None:
+    check_batch(backend, batch)
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("backend", BACKENDS)
 @settings(max_examples=20_000)
-@given(st.lists(cases(), min_size=1, max_size=4))
-def test_many_batches_of_any_rows(batch: list[Case]) -> None:
-    check_batch(batch)
+@given(batch=st.lists(cases(), min_size=1, max_size=4))
+def test_many_batches_of_any_rows(backend: str, batch: list[Case]) -> None:
+    check_batch(backend, batch)
 
 
-def check_batch(batch: list[Case]) -> None:
-    expected = [case.expected_token() for case in batch]
+def check_batch(backend: str, batch: list[Case]) -> None:
+    expected = [case.expected_token(NEAREST[backend]) for case in batch]
     logits = torch.tensor([case.logits for case in batch])
     before = logits.clone()
-    sampled = Sampler(V).sample(logits.numpy(), [case.row() for case in batch])
+    sampled = Sampler(V, BACKENDS[backend](V)).sample(logits.numpy(), [case.row() for case in batch])
     assert torch.equal(logits, before)
     for token, want in zip(sampled, expected, strict=True):
         if want is None:
@@ -122,10 +125,15 @@ def test_penalties_of_small_logits_of_either_sign() -> None:
 
 
 def one(logits: list[float], token_ids: list[int] | None = None, **fields: object) -> int:
+    """With every backend."""
     row = SamplingRow(SamplingParams(**fields), 5, token_ids or [0], 1, [])  # type: ignore[arg-type]
-    sampled = Sampler(len(logits)).sample(torch.tensor([logits]).numpy(), [row])[0]
-    assert sampled.error is None
-    return sampled.token_id
+    found = set()
+    for backend in BACKENDS.values():
+        sampled = Sampler(len(logits), backend(len(logits))).sample(torch.tensor([logits]).numpy(), [row])[0]
+        assert sampled.error is None
+        found.add(sampled.token_id)
+    assert len(found) == 1
+    return found.pop()
 
 
 @pytest.mark.parametrize("fields", [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0, "top_k": 1}])
@@ -138,10 +146,15 @@ def test_ties_go_to_the_lowest_id(fields: dict[str, float]) -> None:
 
 
 def kept(logits: list[float], **fields: object) -> set[int]:
-    """The tokens that many seeds draw."""
+    """The tokens that many seeds draw, with every backend."""
     params = SamplingParams(**fields)  # type: ignore[arg-type]
     rows = [SamplingRow(params, seed, [0], 1, []) for seed in range(600)]
-    return {token.token_id for token in Sampler(len(logits)).sample(torch.tensor([logits] * 600).numpy(), rows)}
+    found = []
+    for backend in BACKENDS.values():
+        sampler = Sampler(len(logits), backend(len(logits)))
+        found.append({token.token_id for token in sampler.sample(torch.tensor([logits] * 600).numpy(), rows)})
+    assert all(tokens == found[0] for tokens in found)
+    return found[0]
 
 
 def test_exactly_k_tokens_and_exactly_p_of_the_mass() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.sampling import oracle
+from tests.sampling.backends import BACKENDS
 
 from quire.core.sampling_params import SamplingParams
 from quire.sampling.sampler import Sampler, SamplingRow
@@ -48,10 +49,10 @@ def exact(params: SamplingParams) -> list[float]:
     return oracle.distribution(processed, params)
 
 
-def draw(params: SamplingParams, seeds: range) -> list[int]:
+def draw(params: SamplingParams, seeds: range, backend: str = "numpy") -> list[int]:
     rows = [SamplingRow(params, seed, TOKEN_IDS, NUM_PROMPT_TOKENS, STOP_TOKEN_IDS) for seed in seeds]
     logits = torch.tensor(LOGITS).expand(len(rows), V)
-    return [token.token_id for token in Sampler(V).sample(logits.numpy(), rows)]
+    return [token.token_id for token in Sampler(V, BACKENDS[backend](V)).sample(logits.numpy(), rows)]
 
 
 def assert_drawn_from(probabilities: list[float], token_ids: list[int]) -> None:
@@ -72,10 +73,11 @@ def assert_drawn_from(probabilities: list[float], token_ids: list[int]) -> None:
     assert statistic < quantile
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_exact_distribution(kind: str) -> None:
+def test_exact_distribution(kind: str, backend: str) -> None:
     params = SamplingParams(max_tokens=None, **KINDS[kind])
-    assert_drawn_from(exact(params), draw(params, range(NUM_DRAWS)))
+    assert_drawn_from(exact(params), draw(params, range(NUM_DRAWS), backend))
 
 
 def test_the_test_sees_a_wrong_distribution() -> None:

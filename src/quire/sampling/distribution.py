@@ -48,15 +48,10 @@ def token_weights(rows: Sequence[Float32Array], largest: Float32Array, temperatu
     return weights
 
 
-def draw_each(weights: Float64Array, uniforms: list[float]) -> list[int]:
-    """One token id per row of float64 [R, V], with probability proportional to its weight; a row at a time.
+def draw_one(weights: Float64Array, uniform: float) -> int:
+    """An index of weights [K], drawn with a probability proportional to its weight.
 
     A uniform is at most 1 - 2**-53, so its product with a total rounds to less than the total: some token is found.
     """
-    return [draw_one(row, uniform) for row, uniform in zip(weights, uniforms, strict=True)]
-
-
-def draw_one(weights: Float64Array, uniform: float) -> int:
-    """As `draw_each` for one row [K]: the index drawn."""
     cumulative = weights.cumsum()
     return int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))

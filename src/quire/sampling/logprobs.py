@@ -3,29 +3,16 @@
 Ranks follow the order everything here follows: most likely first, equal tokens by lowest id. So the greedy token has
 rank 1 and the k reported tokens have ranks 1 ... k.
 
-Shapes: N positions, V vocabulary.
+Shapes: V vocabulary.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 from quire.core.sampling_params import ALL_LOGPROBS
 from quire.core.step import TokenLogprobs
 from quire.sampling.distribution import Float32Array, Int64Array
-
-
-def prompt_logprobs(logits: Float32Array, token_ids: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
-    """For each position, the logprob of `token_ids[i]` under logits[i], and of the `num_logprobs` most likely tokens.
-
-    logits: float32 [N, V]. Beside them it takes the memory of one row.
-    """
-    return [
-        token_logprobs(row, log_softmax(row), token_id, num_logprobs)
-        for row, token_id in zip(logits, token_ids, strict=True)
-    ]
 
 
 def log_softmax(logits: Float32Array) -> Float32Array:

@@ -8,31 +8,18 @@ Shapes: L rows of logits, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from math import isfinite
 
 import msgspec
-import numpy as np
 
 from quire.core.step import NOTHING_LEFT, TokenLogprobs
-from quire.sampling.distribution import (
-    Float32Array,
-    Float64Array,
-    MostLikely,
-    draw_each,
-    draw_one,
-    most_likely,
-    token_weights,
-)
+from quire.sampling.backend import SamplingBackend, sampling_backend
+from quire.sampling.distribution import Float32Array, MostLikely, most_likely
 from quire.sampling.grammar import RowError
-from quire.sampling.logprobs import log_softmax, token_logprobs
 from quire.sampling.sampling_row import SamplingRow
-from quire.sampling.truncation import kept_tokens
 
 __all__ = ["SampledToken", "Sampler", "SamplingRow"]
-
-_CHUNK_ELEMENTS = 2**19
-"""Float64 weights held at once: 4 MiB, which stay in the cache and bound the memory whatever the batch."""
 
 _NOT_FINITE = (
     "The model's logits at position {position} are not finite, so no token can be sampled;"
@@ -55,9 +42,10 @@ class SampledToken(msgspec.Struct, frozen=True):
 class Sampler:
     """Chooses tokens on the host."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, backend: SamplingBackend | None = None) -> None:
+        """`backend`: the fastest, unless another one is given."""
         self._vocab_size = vocab_size
-        self._chunk_rows = max(1, _CHUNK_ELEMENTS // vocab_size)
+        self._backend = backend or sampling_backend(vocab_size)
 
     def sample(
         self, logits: Float32Array, rows: list[SamplingRow], best: MostLikely | None = None
@@ -72,11 +60,8 @@ class Sampler:
         assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
         choices = _Choices(logits, rows, best)
         choices.process()
-        for chunk in self._chunks(choices.to_draw(truncated=False)):
-            choices.draw(chunk)
-        for chunk in self._chunks(choices.to_draw(truncated=True)):
-            choices.draw_truncated(chunk)
-        return choices.outcomes()
+        choices.draw(self._backend)
+        return choices.outcomes(self._backend)
 
     def take(self, best: MostLikely, rows: list[SamplingRow]) -> list[SampledToken] | None:
         """The most likely tokens, where every row takes its own; None where that needs a look at the logits."""
@@ -87,9 +72,9 @@ class Sampler:
             tokens.append(SampledToken(token_id))
         return tokens
 
-    def _chunks(self, indices: list[int]) -> Iterator[list[int]]:
-        for start in range(0, len(indices), self._chunk_rows):
-            yield indices[start : start + self._chunk_rows]
+    def prompt_logprobs(self, logits: Float32Array, token_ids: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
+        """For each position of float32 [N, V], the logprob of `token_ids[i]`, and the `num_logprobs` most likely tokens."""
+        return self._backend.logprobs(list(logits), token_ids, [num_logprobs] * len(token_ids))
 
 
 class _Choices:
@@ -99,11 +84,12 @@ class _Choices:
         self._logits = logits
         self._rows = rows
         self._processed: dict[int, Float32Array] = {}
-        self._largest = np.array(best.logits, np.float32)
+        self._largest = list(best.logits)
         self._token_ids = best.token_ids.copy()
         self._errors: dict[int, str] = {}
-        for i in np.flatnonzero(~np.isfinite(self._largest)).tolist():
-            self._errors[i] = _NOT_FINITE.format(position=len(rows[i].token_ids))
+        for i, logit in enumerate(self._largest):
+            if not isfinite(logit):
+                self._errors[i] = _NOT_FINITE.format(position=len(rows[i].token_ids))
 
     def process(self) -> None:
         """Give rows with processors logits of their own, and look again for the most likely token."""
@@ -118,43 +104,34 @@ class _Choices:
                 self._errors[i] = str(error)
                 continue
             best = int(own.argmax())
-            self._processed[i], self._token_ids[i], self._largest[i] = own, best, own[best]
-            if not np.isfinite(own[best]):
+            self._processed[i], self._token_ids[i], self._largest[i] = own, best, float(own[best])
+            if not isfinite(own[best]):
                 self._errors[i] = _NOTHING_LEFT.format(position=len(row.token_ids))
 
-    def to_draw(self, *, truncated: bool) -> list[int]:
-        """Rows that leave their token to chance."""
-        return [
-            i
-            for i, row in enumerate(self._rows)
-            if not row.params.greedy and row.truncates is truncated and i not in self._errors
-        ]
-
-    def draw(self, chunk: list[int]) -> None:
-        """Rows that draw from the whole vocabulary, all at once."""
-        token_ids = draw_each(self._weights(chunk), [self._rows[i].uniform() for i in chunk])
-        for i, token_id in zip(chunk, token_ids, strict=True):
+    def draw(self, backend: SamplingBackend) -> None:
+        """Of the rows that leave their token to chance."""
+        drawing = [i for i, row in enumerate(self._rows) if not row.params.greedy and i not in self._errors]
+        if not drawing:
+            return
+        logits = [self._processed.get(i, self._logits[i]) for i in drawing]
+        largest, rows = [self._largest[i] for i in drawing], [self._rows[i] for i in drawing]
+        for i, token_id in zip(drawing, backend.draw(logits, largest, rows), strict=True):
             self._token_ids[i] = token_id
 
-    def draw_truncated(self, chunk: list[int]) -> None:
-        """Rows that draw from the likely tokens only, one by one."""
-        for i, weights in zip(chunk, self._weights(chunk), strict=True):
-            row = self._rows[i]
-            ids, kept = kept_tokens(weights, row.params.top_k, row.params.top_p, row.params.min_p)
-            self._token_ids[i] = int(ids[draw_one(kept, row.uniform())])
-
-    def outcomes(self) -> list[SampledToken]:
+    def outcomes(self, backend: SamplingBackend) -> list[SampledToken]:
+        logprobs = self._logprobs(backend)
         return [
-            SampledToken(token_id, self._row_logprobs(i, token_id), self._errors.get(i))
-            for i, token_id in enumerate(self._token_ids)
+            SampledToken(token_id, logprobs.get(i), self._errors.get(i)) for i, token_id in enumerate(self._token_ids)
         ]
 
-    def _weights(self, chunk: list[int]) -> Float64Array:
-        logits = [self._processed.get(i, self._logits[i]) for i in chunk]
-        return token_weights(logits, self._largest[chunk], [self._rows[i].params.temperature for i in chunk])
-
-    def _row_logprobs(self, i: int, token_id: int) -> TokenLogprobs | None:
-        num_logprobs = self._rows[i].params.logprobs
-        if num_logprobs is None or i in self._errors:
-            return None
-        return token_logprobs(self._logits[i], log_softmax(self._logits[i]), token_id, num_logprobs)
+    def _logprobs(self, backend: SamplingBackend) -> dict[int, TokenLogprobs]:
+        """Of rows that want them, by index."""
+        wanted = {
+            i: row.params.logprobs
+            for i, row in enumerate(self._rows)
+            if row.params.logprobs is not None and i not in self._errors
+        }
+        if not wanted:
+            return {}
+        logits, token_ids = [self._logits[i] for i in wanted], [self._token_ids[i] for i in wanted]
+        return dict(zip(wanted, backend.logprobs(logits, token_ids, list(wanted.values())), strict=True))

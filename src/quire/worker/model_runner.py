@@ -13,7 +13,6 @@ from quire.kernels.tensor import Tensors
 from quire.models.registry import Model
 from quire.sampling.distribution import Float32Array
 from quire.sampling.grammar import Grammars
-from quire.sampling.logprobs import prompt_logprobs
 from quire.sampling.sampler import Sampler
 from quire.worker.computed_step import ComputedStep
 from quire.worker.eager_steps import EagerSteps
@@ -134,7 +133,7 @@ class ModelRunner:
             ):
                 offset = step.query_starts[i] - row_plan.start
                 logits = self._all_logits(step.hidden[offset + first : offset + last])
-                found += prompt_logprobs(logits, row.token_ids[first + 1 : last + 1], num_logprobs)
+                found += self._sampler.prompt_logprobs(logits, row.token_ids[first + 1 : last + 1], num_logprobs)
             results[i].prompt_logprobs = found
 
 

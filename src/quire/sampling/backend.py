@@ -1,0 +1,34 @@
+"""What looks at whole rows of logits: draws and logprobs, in numpy or in native kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from quire.core.native import has_native_module
+from quire.core.step import TokenLogprobs
+from quire.sampling.distribution import Float32Array
+from quire.sampling.sampling_row import SamplingRow
+
+
+class SamplingBackend(Protocol):
+    """Each row's result is a function of the row alone. Rows are contiguous float32 [V]."""
+
+    def draw(self, logits: Sequence[Float32Array], largest: Sequence[float], rows: Sequence[SamplingRow]) -> list[int]:
+        """A token id for each row that leaves its token to chance. `largest`: of the row's logits, a finite number."""
+
+    def logprobs(
+        self, logits: Sequence[Float32Array], token_ids: Sequence[int], nums_logprobs: Sequence[int]
+    ) -> list[TokenLogprobs]:
+        """The logprob and rank of a token of each row, and the row's `num_logprobs` most likely tokens."""
+
+
+def sampling_backend(vocab_size: int) -> SamplingBackend:
+    """The fastest there is."""
+    if has_native_module():
+        from quire.sampling.native_backend import NativeSampling
+
+        return NativeSampling(vocab_size)
+    from quire.sampling.numpy_backend import NumpySampling
+
+    return NumpySampling(vocab_size)
