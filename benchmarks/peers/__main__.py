@@ -1,6 +1,7 @@
 """quire against other engines on the same weights and prompts, interleaved in one run.
 
-    python -m benchmarks.peers                      everything: installs the peers, measures, reports (about 90 minutes)
+    python -m benchmarks.peers                      SmolLM2: installs the peers, measures, reports (about 90 minutes)
+    python -m benchmarks.peers --all                with the highest rates, and Gemma and AVX2 on the same page: `make bench`
     python -m benchmarks.peers --model gemma        Gemma's GGUF, native, against llama.cpp on the same file
     python -m benchmarks.peers --engines avx2       both held to AVX2
     python -m benchmarks.peers --quick --rounds 1   whether everything runs; the figures mean nothing
@@ -8,56 +9,93 @@
     python -m benchmarks.peers report benchmarks/results/peers*.json
 
 Before its speed each engine's perplexity of botchan.txt is measured, with its own kernels and KV cache: it stands beside the
-speed, and one that is too far from float32's loses, however fast. What float32 says is measured once and kept.
+speed, and one that is too far from float32's loses, however fast. Of OpenVINO it is that of the compiled model without the
+pipelines, which give no logprobs of a prompt, and so without their KV cache of 8 bits. What float32 says is measured once and
+kept.
 
-Run it from the repository's root, with nothing else running. Results: a JSON file with every run; of everything also a page
-in Markdown and plots. The page of a part, or of several, is made by `report`. An engine that cannot be installed or started
-is named with its error, and the others go on.
+Run it from the repository's root, in an environment with `.[dev]` (gguf, matplotlib), with nothing else running. Results: a
+JSON file with every run; of everything also a page in Markdown and plots. The page of a part, or of several, is made by
+`report`. An engine that cannot be installed or started is named with its error, and the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.peers.cases import CASES, FULL, QUICK
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2
 from benchmarks.peers.quality import TEXT_TOKENS, WINDOW
-from benchmarks.peers.report import print_ratios, write_report
+from benchmarks.peers.report import PAGE, ROOT, TITLE, Page, print_ratios, write_report
 from benchmarks.peers.run import Options, run
 
 from quire.checkpoint.cache_dir import cache_dir
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
 MODELS = {"smollm2": SMOLLM2, "gemma": GEMMA}
 CASES_OF = {SMOLLM2: "".join(CASES), GEMMA: "ab"}
 ROUNDS = 3
-PAGE = ROOT / "benchmarks" / "RESULTS.md"
+ALL = (["--max-rate"], ["--model", "gemma"], ["--engines", "avx2", "--cases", "a"])
+"""The runs of `--all`."""
 
 
 def main() -> None:
     if sys.argv[1:2] == ["report"]:
-        parser = argparse.ArgumentParser(prog="python -m benchmarks.peers report")
-        parser.add_argument("results", type=Path, nargs="*", default=[RESULTS])
-        parser.add_argument("--page", type=Path, default=PAGE, help="the Markdown file (%(default)s)")
-        arguments = parser.parse_args(sys.argv[2:])
-        write_report(arguments.results, arguments.page)
+        need("matplotlib")
+        write_report(parse_report(sys.argv[2:]))
         return
-    options, page = parse_options()
+    parsed = parse_runs(sys.argv[1:])
+    page = parsed[0][1]
+    need("gguf", *(["matplotlib"] if page is not None else []))
     # So that the engines are stopped when this is told to stop.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if run(options):
-        print_ratios([options.output])
+    measured = [options.output for options, _ in parsed if run(options)]
+    if measured:
+        print_ratios(measured)
         if page is not None:
-            write_report([options.output], page)
+            write_report(Page(measured, page))
 
 
-def parse_options() -> tuple[Options, Path | None]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def need(*packages: str) -> None:
+    """Before anything is measured, not an hour later."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        sys.exit(f"{' and '.join(missing)} cannot be imported: run `make bench`, or `pip install -e '.[dev]'` first.")
+
+
+def parse_runs(words: Sequence[str]) -> list[tuple[Options, Path | None]]:
+    """What to run one after the other; one page is made of all, the first's."""
+    if "--all" not in words:
+        return [parse_options(words)]
+    common = [word for word in words if word != "--all"]
+    twice = sorted({"--model", "--engines", "--cases", "--output"} & {word.split("=")[0] for word in common})
+    if twice:
+        sys.exit(f"--all chooses {', '.join(twice)} itself: leave {'it' if len(twice) == 1 else 'them'} out.")
+    return [parse_options([*more, *common]) for more in ALL]
+
+
+def parse_report(words: Sequence[str]) -> Page:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers report")
+    parser.add_argument("results", type=Path, nargs="*", default=[RESULTS])
+    parser.add_argument("--page", type=Path, default=PAGE, help="the Markdown file (%(default)s)")
+    parser.add_argument("--title", default=TITLE, help="its heading (%(default)s)")
+    parser.add_argument("--intro", type=Path, metavar="FILE", help="Markdown that stands below the heading")
+    arguments = parser.parse_args(words)
+    return Page(arguments.results, arguments.page, arguments.title, arguments.intro)
+
+
+def parse_options(words: Sequence[str]) -> tuple[Options, Path | None]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="three runs: everything of SmolLM2 with --max-rate, Gemma, AVX2; one page"
+    )
     parser.add_argument("--model", choices=MODELS, default="smollm2", help="(%(default)s)")
     parser.add_argument("--engines", type=_words, default=[], metavar="WORD,...", help="names that hold one of these")
     parser.add_argument("--cases", help="their letters (all; for gemma ab)")
@@ -76,7 +114,7 @@ def parse_options() -> tuple[Options, Path | None]:
     parser.add_argument(
         "--page", type=Path, help="the Markdown file (benchmarks/RESULTS.md when everything is measured)"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     model = MODELS[arguments.model]
     cases = arguments.cases or CASES_OF[model]
     if arguments.perplexity_tokens < WINDOW:
@@ -103,12 +141,12 @@ def parse_options() -> tuple[Options, Path | None]:
 
 
 def command(arguments: argparse.Namespace) -> str:
-    """What repeats the run, without where things are kept."""
+    """What repeats the run, without where its own files are kept; `report` adds where the results are."""
     chosen = {"--engines": ",".join(arguments.engines), "--cases": arguments.cases}
     chosen |= {"--quantization": ",".join(arguments.quantization)}
     if arguments.rounds != ROUNDS:
         chosen |= {"--rounds": str(arguments.rounds)}
-    if arguments.perplexity_tokens != TEXT_TOKENS:
+    if not arguments.skip_quality:
         chosen |= {"--perplexity-tokens": str(arguments.perplexity_tokens)}
     if arguments.model != "smollm2":
         chosen = {"--model": arguments.model} | chosen

@@ -81,7 +81,7 @@ def rivals(results: Results, case: Case, bits: str, figure: Figure) -> list[Riva
                 wanted = [peer for peer in peers if peer[0].startswith(goal.rival)]
             found += [Rival(*wanted[0], goal.times)] if wanted else []
         else:
-            found.append(Rival("a limit", goal.rival, goal.times))
+            found.append(Rival("target", goal.rival, goal.times))
     if peers and all(peers[0][0] != rival.name for rival in found):
         found.insert(0, Rival(*peers[0], None))
     return found

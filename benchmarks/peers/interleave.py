@@ -1,4 +1,5 @@
-"""Engine after engine, round after round: what disturbs the machine for a while disturbs all of them."""
+"""Engine after engine, round after round: what disturbs the machine for a while disturbs all of them. Each round begins with
+another engine."""
 
 from __future__ import annotations
 
@@ -37,6 +38,7 @@ class Interleaved:
         active = [contender for contender in contenders if self.case.letter in contender.variant.cases]
         for number in range(self.first_round, num_rounds + 1):
             active = [contender for contender in active if self._turn(contender, number, contenders)]
+            active = [*active[1:], *active[:1]]
 
     def _turn(self, contender: Contender, number: int, contenders: Sequence[Contender]) -> bool:
         """Whether the engine goes on."""

@@ -18,16 +18,23 @@ from quire.plan.machine import read_machine
 REPEATS = 15
 ENOUGH_SECONDS = 3.0
 SIDE = 2048
+WRITTEN = ("benchmarks/results", "benchmarks/img", "benchmarks/RESULTS.md")
+"""What runs write themselves: a change to it is none to what is measured."""
 
 
 def describe(root: Path) -> dict[str, Any]:
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git(root, "rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git(root, "status", "--porcelain", "--untracked-files=no")),
+        "uncommitted_changes": uncommitted_changes(root),
         **collect_environment(read_machine()),
         "kernel_threads": read_machine().num_cores,
     }
+
+
+def uncommitted_changes(root: Path) -> list[str]:
+    """The tracked files that differ from the commit, but for what benchmarks write."""
+    return _git(root, "diff", "--name-only", "HEAD", "--", ".", *(f":(exclude){path}" for path in WRITTEN)).splitlines()
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -27,12 +27,18 @@ def write_plots(results: Results, folder: Path) -> list[Path]:
     """One PNG a case that has figures."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for case in CASES.values():
-        figures = [figure for figure in case.figures if _engines_with(results, case, figure)]
-        if figures:
-            paths.append(folder / f"peers_{case.letter}.png")
-            _plot_case(results, case, figures, paths[-1])
+    for case in plotted(results):
+        paths.append(folder / f"peers_{case.letter}.png")
+        _plot_case(results, case, _measured(results, case), paths[-1])
     return paths
+
+
+def plotted(results: Results) -> list[Case]:
+    return [case for case in CASES.values() if _measured(results, case)]
+
+
+def _measured(results: Results, case: Case) -> list[Figure]:
+    return [figure for figure in case.figures if _engines_with(results, case, figure)]
 
 
 def _engines_with(results: Results, case: Case, figure: Figure) -> list[str]:

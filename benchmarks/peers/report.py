@@ -1,29 +1,61 @@
-"""The page of results, made from the recorded runs and from nothing else."""
+"""The page of results, made from the recorded runs and from nothing else but the list of engines there are."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.cases import CASES, Case, Figure
 from benchmarks.peers.goals import Goal, Rival, goals_of, rivals
-from benchmarks.peers.plot import write_plots
+from benchmarks.peers.plot import plotted, write_plots
 from benchmarks.peers.quality import GREEDY_PROMPTS, GREEDY_TOKENS, WINDOW
 from benchmarks.peers.results import Measured, Results, is_quire, read_results, significant
 from benchmarks.peers.roofline import fraction
+from benchmarks.peers.run import PEERS
+from benchmarks.peers.serving import MAX_P99_MS
 
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "benchmarks" / "RESULTS.md"
+TITLE = "quire and its peers"
 CLASSES = (("16", "16-bit"), ("8", "8-bit"), ("4", "4-bit"), ("32", "32-bit"))
 
 
-def write_report(results_paths: Sequence[Path], page: Path) -> None:
-    """`page` and the plots of the first results in the folder `img` beside it."""
-    first, *others = read_results(results_paths)
-    plots = write_plots(first, page.parent / "img")
-    lines = render(first, others, [plot.relative_to(page.parent) for plot in plots], results_paths)
-    page.write_text("\n".join(lines) + "\n")
-    print(f"written: {page}, {', '.join(map(str, plots))}")
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A Markdown file made from `results`. `intro` is a file of Markdown that stands below the title."""
+
+    results: Sequence[Path]
+    path: Path = PAGE
+    title: str = TITLE
+    intro: Path | None = None
+
+    def command(self) -> str:
+        """What makes it again."""
+        words = ["python", "-m", "benchmarks.peers", "report", *map(shown, self.results)]
+        words += [] if self.path.resolve() == PAGE else ["--page", shown(self.path)]
+        words += [] if self.title == TITLE else ["--title", self.title]
+        words += [] if self.intro is None else ["--intro", shown(self.intro)]
+        return shlex.join(words)
+
+
+def shown(path: Path) -> str:
+    """From the repository's root, where commands are given, if it lies below that."""
+    full = path.resolve()
+    return full.relative_to(ROOT).as_posix() if full.is_relative_to(ROOT) else str(path)
+
+
+def write_report(page: Page) -> None:
+    """The page, and plots of the first results in the folder `img` beside it."""
+    first, *others = read_results(page.results)
+    plots = write_plots(first, page.path.parent / "img")
+    page.path.write_text("\n".join(render(page, first, others)) + "\n")
+    print(f"written: {page.path}, {', '.join(map(str, plots))}")
 
 
 def print_ratios(results_paths: Sequence[Path]) -> None:
@@ -31,18 +63,18 @@ def print_ratios(results_paths: Sequence[Path]) -> None:
         print("\n".join([*ratio_section(results), *quality_section(results)]), flush=True)
 
 
-def render(first: Results, others: Sequence[Results], plots: Sequence[Path], read: Sequence[Path]) -> Iterable[str]:
-    """`read` are the files of the results, as a reader would name them."""
-    yield from introduction(first, read)
-    for plot in plots:
-        yield from (f"![{plot.stem}]({plot.as_posix()})", "")
+def render(page: Page, first: Results, others: Sequence[Results]) -> Iterable[str]:
+    yield from introduction(page, first)
+    for case in plotted(first):
+        yield from (f"![peers_{case.letter}](img/peers_{case.letter}.png)", "")
     yield from tables(first, "##")
     for results in others:
         yield from (f"## {title(results)}", "", f"{provenance(results)}. Repeat it: `{command(results)}`.", "")
         yield from tables(results, "###")
         yield from versions(results)
-        yield ""
-    yield from limits_section(first)
+        yield from (*rates(results), "")
+    yield from growth_section(page.path.parent)
+    yield from ("## The machine and what ran on it", "", *rates(first), *versions(first))
 
 
 def tables(results: Results, heading: str) -> Iterable[str]:
@@ -60,46 +92,76 @@ def title(results: Results) -> str:
 
 
 def provenance(results: Results) -> str:
-    machine, settings = results.content["machine"], results.content["settings"]
-    changed = ", with uncommitted changes" if machine["uncommitted_changes"] else ""
+    first = results.about[0]
+    machine, settings = first["machine"], first["settings"]
+    begins = "each round beginning with the next one" if settings.get("rotated") else "quire first"
     return (
         f"{title(results)} on {machine['cores']} cores of {machine['cpu']} ({machine['cpu features']}),"
-        f" {machine['memory']}; {machine['time'][:10]}, commit {machine['commit'][:10]}{changed}. Medians of"
-        f" {settings['rounds']} rounds after a warm-up, the engines in turn within each round"
+        f" {machine['memory']}; {made(machine)}. Medians of {settings['rounds']} rounds after a warm-up, the engines in turn"
+        f" within each round, {begins}"
     )
 
 
+def made(machine: Mapping[str, Any]) -> str:
+    """When, and from which files."""
+    found = f"{machine['time'][:10]}, commit {machine['commit'][:10]}"
+    changed = machine["uncommitted_changes"]
+    if changed is True:
+        return f"{found}, with uncommitted changes (perhaps only earlier runs' results)"
+    return f"{found}, with uncommitted changes to {', '.join(changed)}" if changed else found
+
+
 def command(results: Results) -> str:
-    return _command(results.content["settings"])
+    return run_command(results.about[0])
 
 
-def _command(settings: Mapping[str, Any]) -> str:
-    return str(settings.get("command", "python -m benchmarks.peers"))
+def run_command(about: Mapping[str, Any]) -> str:
+    """As it was given; what is left to a default that may change is written out."""
+    settings = about["settings"]
+    words = shlex.split(settings.get("command", "python -m benchmarks.peers"))
+    num_tokens = settings["perplexity_tokens"]
+    words += ["--perplexity-tokens", str(num_tokens)] if num_tokens and "--perplexity-tokens" not in words else []
+    return shlex.join([*words, "--output", shown(about["path"])])
 
 
 def later_runs(results: Results) -> Iterable[str]:
     """Which cases are not of the first run, and of which."""
-    for run in results.content.get("later", []):
-        machine = run["machine"]
-        cases = f"Case{'s' if len(run['cases']) > 1 else ''} {', '.join(run['cases'])}"
-        made = f"{machine['time'][:10]}, commit {machine['commit'][:10]}, on {machine['cpu']}"
-        yield from (f"{cases}: {made}, by `{_command(run['settings'])}`.", "")
+    for run in results.about[1:]:
+        machine, rounds = run["machine"], run["settings"]["rounds"]
+        yield f"{cases_of(run)}: {made(machine)}, on {machine['cpu']}, {rounds} rounds, by `{run_command(run)}`."
+        yield ""
 
 
-def introduction(results: Results, read: Sequence[Path]) -> Iterable[str]:
-    yield from ("# quire and its peers", "")
+def cases_of(run: Mapping[str, Any]) -> str:
+    return f"Case{'s' if len(run['cases']) > 1 else ''} {', '.join(run['cases'])}"
+
+
+def introduction(page: Page, results: Results) -> Iterable[str]:
+    yield from (f"# {page.title}", "")
+    if page.intro is not None:
+        yield from (page.intro.read_text().strip(), "")
     yield (
         f"{provenance(results)}; in parentheses the least and the most. Percentages are the share of the roofline of the"
         " engine's precision class (formulas: `benchmarks/peers/roofline.py`), for which a step reads every weight once; quire's"
         " greedy steps of a few streams read less of the projection to the vocabulary (docs/adr/0011-greedy-tokens-by-a-sketch.md)."
+        " The rates in a roofline are those that reading memory and oneDNN's products reached on the machine just before the run"
+        " (below): a reference and no bound, so that a share may be above 100 %."
     )
-    yield from (
-        "",
-        f"Repeat it: `{command(results)}`; this page from its JSON:"
-        f" `python -m benchmarks.peers report {' '.join(map(str, read))}`.",
-        "",
-    )
+    yield from legend(results)
+    yield from ("", f"Repeat it: `{command(results)}`; this page from its JSON: `{page.command()}`.", "")
     yield from later_runs(results)
+
+
+def legend(results: Results) -> Iterable[str]:
+    meanings = {
+        "stored": "the weights as the GGUF file has them (`--quantization stored`, the default)",
+        "int8": "weights and activations rounded to 8 bits (`--quantization int8`)",
+        "kv8": "keys and values in 8 bits too (`--kv-cache-dtype int8`)",
+    }
+    ours = {word for engine in results.content["engines"] if is_quire(engine) for word in engine.split()}
+    known = [f"*{word}*, {meaning}" for word, meaning in meanings.items() if word in ours]
+    if known:
+        yield from ("", f"Of quire: {'; '.join(known)}.")
 
 
 def case_section(results: Results, case: Case, heading: str) -> Iterable[str]:
@@ -113,7 +175,24 @@ def case_section(results: Results, case: Case, heading: str) -> Iterable[str]:
             if any(text != "–" for text in cells):
                 cells = [label, named(results, engine), perplexity(results, engine), *cells]
                 yield "| " + " | ".join(cells) + " |"
-    yield ""
+    yield from ("", *notes(results, case))
+
+
+def notes(results: Results, case: Case) -> Iterable[str]:
+    """What a reader must know of a case's figures."""
+    if any(is_quire(run["engine"]) and run["case"] == "e" == case.letter for run in results.content["runs"]):
+        yield from (
+            "All of quire but *stored* reads packed weights that an earlier start kept (`--packed-cache`, on by itself where packing"
+            " takes long).",
+            "",
+        )
+    if any(run["case"] == case.letter and "max_rate" in run["figures"] for run in results.content["runs"]):
+        ttft, tpot = MAX_P99_MS["ttft_p99_ms"], MAX_P99_MS["tpot_p99_ms"]
+        yield from (
+            f"Highest good rate: the highest request rate with p99 TTFT ≤ {ttft:.0f} ms and p99 TPOT ≤ {tpot:.0f} ms. It comes from"
+            " one search a server, the servers one after the other: neither interleaved nor a median.",
+            "",
+        )
 
 
 def _anyone_has(results: Results, case: Case, figure: Figure) -> bool:
@@ -199,13 +278,18 @@ def quality_section(results: Results, heading: str = "##") -> Iterable[str]:
     found = results.content["quality"]
     if not found:
         return
-    settings = results.content["settings"]
+    num_tokens = max(run["settings"]["perplexity_tokens"] for run in results.about)
     yield from (f"{heading} Is it right?", "")
     yield (
-        f"Perplexity of the first {settings['perplexity_tokens']:,} tokens of botchan.txt in windows of {WINDOW}; an engine that is"
+        f"Perplexity of the first {num_tokens:,} tokens of botchan.txt in windows of {WINDOW}; an engine that is"
         f" further from float32's than its limit has lost. Leading greedy tokens, of {GREEDY_TOKENS} after each of"
-        f" {GREEDY_PROMPTS} prompts, that are those of {settings['reference']} on the same weights."
+        f" {GREEDY_PROMPTS} prompts, that are those of {results.about[0]['settings']['reference']} on the same weights."
     )
+    if any(engine.startswith("OpenVINO") for engine in found):
+        yield (
+            "OpenVINO's perplexity is that of its compiled model without the pipelines that its speed is measured with, which give no"
+            " logprobs of a prompt: their KV cache of 8 bits is not part of it."
+        )
     yield from ("", "| engine | perplexity | against float32 | limit | equal greedy tokens |", "|---|---|---|---|---|")
     for engine, quality in found.items():
         value = "–" if quality["perplexity"] is None else f"{quality['perplexity']:.3f}"
@@ -215,30 +299,83 @@ def quality_section(results: Results, heading: str = "##") -> Iterable[str]:
     yield ""
 
 
+NO_ANSWER = re.compile(r"^RemoteError: No server answers at \S+: timed out;.*")
+REMARKS = {"OpenVINO int4": "its perplexity is 29 % above float32's (docs/lab.md)"}
+"""Of engines that pages leave out."""
+
+
 def missing_section(results: Results, heading: str) -> Iterable[str]:
     absent = [f"- {engine} could not be made ready: {why}" for engine, why in results.content["absent"].items()]
-    skipped = [f"- {each['case']}, {each['engine']}: {each['reason']}" for each in results.content["skipped"]]
-    if absent or skipped:
-        yield from (f"{heading} Left out", "", *absent, *skipped, "")
+    skipped = [
+        f"- {each['case']}, {each['engine']}{after_rounds(results, each)}: "
+        + NO_ANSWER.sub("its server did not answer in time", each["reason"])
+        for each in results.content["skipped"]
+    ]
+    lines = [*absent, *skipped, *not_run(results)]
+    if lines:
+        yield from (f"{heading} Left out", "", *lines, "")
 
 
-def limits_section(results: Results) -> Iterable[str]:
-    limits, machine = results.content["limits"], results.content["machine"]
-    yield from ("## The machine and what ran on it", "")
-    rates = ", ".join(
-        f"{float(rate) / 1e9:.1f} GB/s over the {bits}-bit weights" for bits, rate in limits["bandwidth"].items()
-    )
-    products = ", ".join(f"{name} {rate / 1e12:.2f} TOP/s" for name, rate in limits["matmul"].items())
-    yield from (
-        f"- Memory read by {machine['cores']} threads: {rates}.",
-        f"- Products of 2,048³ through oneDNN: {products}.",
-    )
-    yield from versions(results)
+def after_rounds(results: Results, skipped: Mapping[str, Any]) -> str:
+    place = (skipped["case"], skipped["engine"])
+    rounds = [run["round"] for run in results.content["runs"] if (run["case"], run["engine"]) == place]
+    return f", after round {max(rounds)}" if rounds else ""
+
+
+def not_run(results: Results) -> Iterable[str]:
+    """The peers of the model that could have run a case of the page and did not; nothing says why."""
+    content = results.content
+    cases = {run["case"] for run in content["runs"]}
+    done = {(each["case"], each["engine"]) for each in (*content["runs"], *content["skipped"])}
+    for variant in (variant for peer in PEERS for variant in peer.variants):
+        of_page = results.model in variant.models and variant.instruction_set == results.instruction_set
+        lacking = [case for case in sorted(cases & set(variant.cases)) if (case, variant.name) not in done]
+        if of_page and lacking and variant.name not in content["absent"]:
+            remark = f"; {REMARKS[variant.name]}" if variant.name in REMARKS else ""
+            yield f"- {variant.name} in {', '.join(lacking)}: not run on this page{remark}"
+
+
+def growth_section(folder: Path) -> Iterable[str]:
+    """What `python -m benchmarks.growth` left beside the page, if anything."""
+    plot, figures = folder / "img" / "growth.png", folder / "results" / "growth.json"
+    if plot.exists() and figures.exists():
+        about = json.loads(figures.read_text()).get("about")
+        when = (
+            "a run that recorded neither its date nor its machine"
+            if about is None
+            else f"{made(about)}, on {about['cpu']}"
+        )
+        yield from ("## How a step grows with context and batch", "")
+        yield (
+            f"quire alone, {when}; figures: `benchmarks/results/growth.json`. Repeat it: `python -m benchmarks.growth --plot"
+            " benchmarks/img/growth.png --output benchmarks/results/growth.json`."
+        )
+        yield from ("", "![growth](img/growth.png)", "")
+
+
+def rates(results: Results) -> Iterable[str]:
+    """Those that each run's shares are of."""
+    for run in results.about:
+        limits, machine = run["limits"], run["machine"]
+        memory = ", ".join(
+            f"{float(rate) / 1e9:.1f} GB/s over the {bits}-bit weights" for bits, rate in limits["bandwidth"].items()
+        )
+        products = ", ".join(f"{name} {rate / 1e12:.2f} TOP/s" for name, rate in limits["matmul"].items())
+        yield (
+            f"- {cases_of(run)}: memory read by {machine['cores']} threads {memory}; products of 2,048³ through oneDNN {products}."
+        )
 
 
 def versions(results: Results) -> Iterable[str]:
     for engine, about in results.content["engines"].items():
         found = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-        options = ", ".join(f"{name} {value}" for name, value in about.get("running_options", {}).items())
-        parts = [found, about["installed"], f"{options} where its start is not measured" if options else ""]
+        parts = [found, about["installed"], running(about.get("running_options", {}))]
         yield f"- {engine}: {'; '.join(part for part in parts if part)}"
+
+
+def running(options: Mapping[str, Any]) -> str:
+    """How quire is set where its start is not what is measured."""
+    if not options:
+        return ""
+    assert options["preallocate_kv_cache"] is True, options
+    return f"KV cache of {options['num_blocks']:,} blocks allocated at start, in all cases but e"

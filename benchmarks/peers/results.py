@@ -47,6 +47,11 @@ class Results:
     model: str = SMOLLM2
     instruction_set: str | None = None
 
+    @property
+    def about(self) -> Sequence[Mapping[str, Any]]:
+        """Its runs, as `read_results` says."""
+        return self.content["about"]  # type: ignore[no-any-return]
+
     def measured(self, case: str, engine: str, figure: str) -> Measured | None:
         values = [
             run["figures"][figure]
@@ -93,10 +98,12 @@ def is_quire(engine: str) -> bool:
 
 def read_results(paths: Sequence[Path]) -> list[Results]:
     """Several runs make one page: each case's figures and limits are those of its own run. The first are those of SmolLM2
-    on whatever the CPU has, if there are any."""
+    on whatever the CPU has, if there are any. `about` of a result has its runs in this order: which `cases` each measured,
+    its `machine`, `settings` and `limits`, and the `path` of its file."""
     found: dict[tuple[str, str | None], dict[str, Any]] = {}
     for path in paths:
         for key, part in _parts(json.loads(path.read_text())):
+            part["about"] = [_about(part, path)]
             if key in found:
                 _merge(found[key], part)
             else:
@@ -125,24 +132,24 @@ def _parts(content: dict[str, Any]) -> Iterable[tuple[tuple[str, str | None], di
         yield (content["settings"]["model"], instruction_set), part
 
 
+def _about(part: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    cases = sorted({run["case"] for run in part["runs"]})
+    return {"cases": cases, "path": path, **{name: part[name] for name in ("machine", "settings", "limits")}}
+
+
 def _worse(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """An engine that lost in one of the runs has lost on their page."""
     return max(one, other, key=lambda quality: abs(quality["change"] or 0.0))
 
 
 def _merge(first: dict[str, Any], other: Mapping[str, Any]) -> None:
-    cases = sorted({run["case"] for run in other["runs"]})
-    about = {"cases": cases, "machine": other["machine"], "settings": other["settings"]}
-    first["later"] = [*first.get("later", []), about]
+    first["about"] += other["about"]
     first["runs"] += other["runs"]
     first["skipped"] += other["skipped"]
     for name in ("engines", "absent"):
         first[name] = other[name] | first[name]
     for engine, quality in other["quality"].items():
         first["quality"][engine] = _worse(first["quality"].get(engine, quality), quality)
-    first["settings"]["cases"] += other["settings"]["cases"]
-    num_tokens = [part["settings"].get("perplexity_tokens", 0) for part in (first, other)]
-    first["settings"]["perplexity_tokens"] = max(num_tokens)
     measured = {(str(other["engines"][run["engine"]]["bits"]), run["case"]) for run in other["runs"]}
     for bits, cases in other["rooflines"].items():
         own = {letter: figures for letter, figures in cases.items() if (bits, letter) in measured}

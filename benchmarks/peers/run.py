@@ -128,6 +128,7 @@ def begin_record(options: Options, contenders: Sequence[Contender], absent: dict
         "cases": options.cases,
         "sizes": asdict(options.sizes),
         "perplexity_tokens": options.perplexity_tokens,
+        "rotated": True,
     }
     return Record(options.output, describe(options.root), settings, asdict(limits), rooflines, absent=absent)
 

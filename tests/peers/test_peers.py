@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.peers.__main__ import need, parse_runs
 from benchmarks.peers.cases import CASES, FULL, Case, Figures
 from benchmarks.peers.contender import Contender
 from benchmarks.peers.convert import to_bfloat16
 from benchmarks.peers.engines.llama_cpp import common_prefix
+from benchmarks.peers.engines.onnxruntime_genai import set_threads
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2, Environment, Peer, Variant
 from benchmarks.peers.interleave import Interleaved
+from benchmarks.peers.machine import uncommitted_changes
 from benchmarks.peers.process import EngineError, EngineProcess
 from benchmarks.peers.quality import Reference, check_quality, num_equal_leading, perplexity, read_reference
 from benchmarks.peers.record import Record
@@ -224,9 +229,65 @@ def test_engines_take_turns_and_a_failing_one_is_left_out(tmp_path: Path) -> Non
     found = record(tmp_path)
     engines = [contender(name, tmp_path) for name in ("sound", "broken")]
     Interleaved(OWN_PROCESSES, measure, found).run(engines, 2)
-    assert order == [("sound", 0), ("broken", 0), ("sound", 1), ("broken", 1), ("sound", 2)]
+    assert order == [("sound", 0), ("broken", 0), ("broken", 1), ("sound", 1), ("sound", 2)]
     assert [run["round"] for run in found.runs] == [1, 2]
     assert found.skipped == [{"case": "e", "engine": "broken", "reason": "no answer"}]
+
+
+def test_each_round_begins_with_the_next_engine(tmp_path: Path) -> None:
+    order: dict[int, str] = {}
+
+    def measure(contender: Contender, number: int, limit_s: float) -> Figures:
+        order[number] = order.get(number, "") + contender.name
+        return {"first_token_s": 1.0}
+
+    Interleaved(OWN_PROCESSES, measure, record(tmp_path)).run([contender(name, tmp_path) for name in "abc"], 3)
+    assert list(order.values()) == ["abc", "bca", "cab", "abc"]
+
+
+def test_what_runs_write_is_no_uncommitted_change(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", *arguments], check=True)
+
+    code, results = tmp_path / "code.py", tmp_path / "benchmarks" / "results" / "peers.json"
+    results.parent.mkdir(parents=True)
+    for path in (code, results):
+        path.write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "m")
+    results.write_text("2")
+    assert uncommitted_changes(tmp_path) == []
+    code.write_text("2")
+    assert uncommitted_changes(tmp_path) == ["code.py"]
+
+
+def test_all_is_three_runs_with_what_is_said_beside_it() -> None:
+    runs = [options for options, _ in parse_runs(["--all", "--quick"])]
+    assert [(run.model, run.engines, run.cases, run.max_rate) for run in runs] == [
+        (SMOLLM2, [], "abcdef", True),
+        (GEMMA, [], "ab", False),
+        (SMOLLM2, ["avx2"], "a", False),
+    ]
+    assert len({run.output for run in runs}) == 3
+    assert "--quick" in runs[1].command
+    with pytest.raises(SystemExit, match="--all chooses --cases itself: leave it out"):
+        parse_runs(["--all", "--cases=a"])
+
+
+def test_a_missing_package_ends_a_run_before_it_begins() -> None:
+    with pytest.raises(SystemExit, match="no_such_package cannot be imported: run `make bench`"):
+        need("json", "no_such_package")
+
+
+def test_onnxruntime_gets_its_number_of_threads_where_it_looks_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "genai_config.json"
+    path.write_text('{"model": {"decoder": {"session_options": {"log_id": "x"}}}}')
+    set_threads(path, 2)
+    assert json.loads(path.read_text())["model"]["decoder"]["session_options"] == {
+        "log_id": "x",
+        "intra_op_num_threads": 2,
+    }
 
 
 def test_a_worker_that_does_not_answer_is_given_up(tmp_path: Path) -> None:

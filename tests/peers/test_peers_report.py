@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.peers.__main__ import parse_report
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2
-from benchmarks.peers.report import quality_section, ratio_section, render
+from benchmarks.peers.report import ROOT, Page, growth_section, quality_section, ratio_section, render
 from benchmarks.peers.results import Results, read_results, significant
 
 MACHINE = {"cores": 2, "cpu": "C", "cpu features": "f", "memory": "1 GiB", "time": "2026-11-22T", "commit": "c" * 40}
@@ -43,12 +46,17 @@ def content(engines: dict[str, Any], runs: list[dict[str, Any]], **more: Any) ->
     limits: dict[str, Any] = {"bandwidth": {}, "matmul": {}}
     default = {"versions": {}, "installed": "", "max_perplexity_change": 0.005}
     about = {name: {**default, **engine} for name, engine in engines.items()}
-    common = {"settings": settings, "machine": machine, "limits": limits, "engines": about, "runs": runs}
-    return {**empty, **common, **more}
+    run_of = {"settings": settings, "machine": machine, "limits": limits}
+    made = {"cases": sorted({each["case"] for each in runs}), "path": Path("r.json"), **run_of}
+    return {**empty, **run_of, "engines": about, "runs": runs, "about": [made], **more}
 
 
 def quality(perplexity: float, change: float) -> dict[str, Any]:
     return {"perplexity": perplexity, "change": change, "num_equal": [40]}
+
+
+def page_of(first: Results, *others: Results) -> str:
+    return "\n".join(render(Page([Path("r.json")]), first, others))
 
 
 def rows_of(results: Results) -> list[str]:
@@ -84,11 +92,11 @@ def test_shares_of_the_roofline_and_fixed_limits_are_goals_too() -> None:
     rooflines = {"16": {"a": {"decode_tok_s": 100.0}}}
     section = list(ratio_section(Results(content(engines, runs, rooflines=rooflines))))
     assert "| a decode tok/s | 16-bit | quire bf16 | – | 80.0 | the roofline | 100 | 0.80× | 0.75× | yes |" in section
-    assert "| e first token s | 4-bit | quire stored | – | 1.00 | a limit | 0.800 | 0.80× | 1.00× | **no** |" in section
+    assert "| e first token s | 4-bit | quire stored | – | 1.00 | target | 0.800 | 0.80× | 1.00× | **no** |" in section
 
 
 def write(path: Path, found: dict[str, Any]) -> Path:
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps({name: value for name, value in found.items() if name != "about"}))
     return path
 
 
@@ -132,11 +140,12 @@ def test_models_and_instruction_sets_are_not_compared_with_each_other(files: lis
 
 def test_the_page_has_a_section_of_each_with_its_own_shares_of_the_roofline(files: list[Path]) -> None:
     first, *others = read_results(files)
-    page = "\n".join(render(first, others, [], [Path("r.json")]))
+    page = page_of(first, *others)
     main, *sections = page.split("\n## smollm2, held to AVX2\n")
     assert "| 4-bit | **quire stored** | – | 90.0 · 41% |" in main
     assert "| 4-bit | **quire stored avx2** | 20.100 (+0.50%) | 60.0 · 54% |" in sections[0]
-    assert "Repeat it: `python -m benchmarks.peers --engines avx2`." in sections[0]
+    repeated = f"--engines avx2 --perplexity-tokens 2048 --output {files[0]}"
+    assert f"Repeat it: `python -m benchmarks.peers {repeated}`." in sections[0]
     assert "report r.json`" in main
     assert "\n## gemma3-270m\n" in page
     assert "- vllm could not be made ready: no gemma3-270m in its format" in page
@@ -148,13 +157,15 @@ def test_the_page_says_which_run_each_case_is_of(tmp_path: Path, files: list[Pat
         [run("quire stored", "e", first_token_s=0.5)],
         settings={"command": "python -m benchmarks.peers --cases e"},
     )
-    later["machine"] = {**later["machine"], "commit": "0123456789abcdef"}
+    later["machine"] = {**later["machine"], "commit": "0123456789abcdef", "uncommitted_changes": ["src/x.py"]}
+    later["limits"] = {"bandwidth": {}, "matmul": {"int8": 1e12}}
     first, *_ = read_results([*files, write(tmp_path / "later.json", later)])
-    page = "\n".join(render(first, [], [], [Path("r.json")]))
-    (line,) = (line for line in page.splitlines() if line.startswith("Case"))
+    (line,) = (line for line in page_of(first).splitlines() if line.startswith("Case"))
     assert line.startswith("Case e: ")
-    assert "commit 0123456789, " in line
-    assert line.endswith("by `python -m benchmarks.peers --cases e`.")
+    assert "commit 0123456789, with uncommitted changes to src/x.py, " in line
+    assert f"by `python -m benchmarks.peers --cases e --perplexity-tokens 2048 --output {tmp_path}/later.json`." in line
+    rates = [line for line in page_of(first).splitlines() if line.startswith(("- Case a: memory", "- Case e: memory"))]
+    assert ["int8 1.00 TOP/s" in line for line in rates] == [False, True]
 
 
 def test_perplexity_stands_beside_that_of_float32(files: list[Path]) -> None:
@@ -176,7 +187,7 @@ def lost_and_sound(**changes: float) -> Results:
 def test_a_fast_variant_that_is_wrong_loses(change: float) -> None:
     (row,) = rows_of(lost_and_sound(quire=change))
     assert row.endswith("| 300 | fast | 200 | 1.50× | 1.20× | **lost** |")
-    page = "\n".join(render(lost_and_sound(quire=change), [], [], []))
+    page = page_of(lost_and_sound(quire=change))
     assert "| 16-bit | quire bf16 (lost) | " in page
     assert "**quire bf16**" not in page
 
@@ -220,3 +231,44 @@ def test_cases_of_several_runs_make_one_page_with_the_rooflines_of_their_own_run
     (results,) = read_results([write(tmp_path / f"{index}.json", each) for index, each in enumerate(found)])
     assert results.best_possible("a", "16", "decode_tok_s") == 1.0
     assert results.best_possible("b", "16", "prefill_tok_s") == 4.0
+
+
+PAGES = ("benchmarks/RESULTS.md", "benchmarks/results/WITHOUT_AMX.md", "benchmarks/results/no_avx512/README.md")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_committed_page_is_what_the_command_on_it_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    committed = Path(name).read_text()
+    (command,) = re.findall(r"this page from its JSON: `python -m benchmarks.peers report (.+?)`", committed)
+    page = parse_report(shlex.split(command))
+    assert page.path.resolve() == ROOT / name
+    first, *others = read_results(page.results)
+    assert "\n".join(render(page, first, others)) + "\n" == committed, f"python -m benchmarks.peers report {command}"
+
+
+def test_what_is_left_out_is_named_without_addresses() -> None:
+    reason = "RemoteError: No server answers at http://127.0.0.1:40107: timed out; start one with `quire serve`."
+    runs = [run("vLLM bf16", "f", ttft_p50_ms=1.0)]
+    skipped = [{"case": "f", "engine": "vLLM bf16", "reason": reason}]
+    page = page_of(Results(content({"vLLM bf16": {"bits": 16}}, runs, skipped=skipped)))
+    assert "- f, vLLM bf16, after round 1: its server did not answer in time" in page
+    assert "127.0.0.1" not in page
+    assert "- llama.cpp Q4_1 in f: not run on this page" in page
+    assert "- vLLM bf16 in" not in page
+    assert "held to" not in page
+
+
+def test_a_highest_rate_has_a_note_that_it_is_one_search() -> None:
+    engines = {"quire bf16": {"bits": 16}}
+    note = "neither interleaved nor a median"
+    assert note in page_of(Results(content(engines, [run("quire bf16", "f", max_rate=1.5)])))
+    assert note not in page_of(Results(content(engines, [run("quire bf16", "f", ttft_p50_ms=1.5)])))
+
+
+def test_growth_is_shown_where_it_lies_beside_the_page(tmp_path: Path) -> None:
+    assert list(growth_section(tmp_path)) == []
+    for name in ("img/growth.png", "results/growth.json"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(json.dumps({"about": {**MACHINE, "uncommitted_changes": []}}))
+    assert "2026-11-22, commit cccccccccc, on C" in "\n".join(growth_section(tmp_path))

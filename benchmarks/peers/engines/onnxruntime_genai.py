@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.engines.peer import Environment, Peer, Variant
@@ -14,6 +17,7 @@ class OnnxRuntimeGenai:
     def load(self, options: Mapping[str, Any]) -> dict[str, str]:
         self._genai = import_module("onnxruntime_genai")
         self._numpy = import_module("numpy")
+        set_threads(Path(options["model"]) / "genai_config.json", len(os.sched_getaffinity(0)))
         self._model = self._genai.Model(options["model"])
         return {"onnxruntime-genai": self._genai.__version__}
 
@@ -44,6 +48,13 @@ class OnnxRuntimeGenai:
             chosen = logits[numpy.arange(len(logits)), window[len(window) - len(logits) :]]
             found.append((chosen - numpy.log(numpy.exp(logits).sum(-1))).tolist())
         return found
+
+
+def set_threads(path: Path, num_threads: int) -> None:
+    """In the file of the weights, where the library looks for it; left to itself it counts physical cores."""
+    config = json.loads(path.read_text())
+    config["model"]["decoder"].setdefault("session_options", {})["intra_op_num_threads"] = num_threads
+    path.write_text(json.dumps(config, indent=4))
 
 
 def install(environment: Environment) -> str:
