@@ -1,6 +1,7 @@
 """How a decoding step's time grows with context and with batch, beside what the machine's memory and arithmetic allow.
 
-    python -m benchmarks.growth --plot growth.png --output growth.json      (some 3 minutes on two idle cores)
+    python -m benchmarks.growth --plot benchmarks/img/growth.png --output benchmarks/results/growth.json
+                                                                            (some 3 minutes on two idle cores)
 
 One engine a variant, in turn, each in a process of its own. A point is the median step once every row of it decodes. The
 model of the machine: a step reads all weights and the KV of its rows once at the bandwidth that reading a large tensor
@@ -22,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.machine import measure_limits
+from benchmarks.peers.machine import describe, measure_limits
 from benchmarks.peers.roofline import MachineLimits
 from benchmarks.script import argument_parser, in_own_process, random_prompt, write_json
 
@@ -31,6 +32,7 @@ from quire.checkpoint.checkpoint import open_checkpoint
 from quire.checkpoint.model_config import ModelConfig
 from quire.core.sampling_params import OutputKind
 
+ROOT = Path(__file__).resolve().parents[1]
 VARIANTS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16", "quantization": "none"},
     "stored": {"quantization": "stored"},
@@ -231,7 +233,7 @@ def main() -> None:
     print(f"\nPoints above {FALLS_OFF} times what their neighbours let one expect: {', '.join(fallen) or 'none'}")
     print(f"measured within {time.perf_counter() - start:.0f} s")
     found = {name: {sweep: [asdict(p) for p in ps] for sweep, ps in sweeps.items()} for name, sweeps in results.items()}
-    write_json(arguments.output, {"machine": asdict(machine), **found})
+    write_json(arguments.output, {"about": describe(ROOT), "machine": asdict(machine), **found})
     if arguments.plot is not None:
         draw(results, f"{arguments.model}: {about}", arguments.plot)
 

@@ -13,13 +13,18 @@ import argparse
 import random
 import statistics
 import time
+from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.peers.machine import describe
 from benchmarks.script import argument_parser, random_prompt, write_json
 
 from quire import LLM, SamplingParams
 from quire.kernels import native
 from quire.kernels.recording import Recording
+
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Spread(NamedTuple):
@@ -99,7 +104,8 @@ def main() -> None:
     for name, value in summary.items():
         print(f"  {name:15s} {value.median:7.3f}  ({value.low:.3f} to {value.high:.3f})")
     figures = {name: value._asdict() for name, value in summary.items()}
-    write_json(args.output, {"num_streams": args.num_streams, "num_steps": len(steps), **figures})
+    options = {name: value for name, value in vars(args).items() if name != "output"}
+    write_json(args.output, {"about": describe(ROOT), "options": options, "num_steps": len(steps), **figures})
 
 
 if __name__ == "__main__":
