@@ -23,7 +23,6 @@ from quire import LLM, SamplingParams
 from quire.kernels import native
 from quire.kernels.recording import Recording
 
-
 ROOT = Path(__file__).resolve().parents[1]
 
 
