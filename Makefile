@@ -1,6 +1,6 @@
 # make serve: set up, fetch SmolLM2, serve it with its page on http://127.0.0.1:8000 (ARGS="..." for more flags).
 # make demo: the same set-up, then eight chats answered at once, offline.   make test: set up, lint, type-check, test.
-# make bench: set up, then quire and its peers, hours with nothing else running (ARGS="--quick --rounds 1" to see it run).
+# make bench: set up, then quire and its peers, more than 90 minutes with nothing else running (ARGS="--quick --rounds 1" to see it run).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
