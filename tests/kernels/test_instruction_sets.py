@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ SETS = native.instruction_sets()
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     yield
-    native.use_instruction_set(SETS[0])
+    native.use_instruction_set(None)
 
 
 def test_control_and_the_kernels_agree_on_what_this_cpu_has() -> None:
@@ -47,6 +48,15 @@ def test_every_kernel_runs_on_the_chosen_one(chosen: str, monkeypatch: pytest.Mo
     native.rms_norm(x, x[0], 1e-5)
     native_linear.dense_linear(x, native_linear.pack_(native_linear.empty_dense(16, 32, dtype_of(x.dtype))))
     assert asked.names == [chosen] * 5
+
+
+def test_without_a_name_the_fastest_is_used_again_and_other_threads_keep_theirs() -> None:
+    native.use_instruction_set("portable")
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(native.instruction_sets).result() == SETS
+    assert native.instruction_sets()[0] == "portable"
+    native.use_instruction_set(None)
+    assert native.instruction_sets() == SETS
 
 
 class Spy:

@@ -13,14 +13,18 @@ from quire.core.native import has_native_module
 from quire.errors import InvalidRequestError
 from quire.kernels.recording import current_recording
 
-_chosen: list[str] = []
+
+class _OfThread(threading.local):
+    num_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    instruction_set: str | None = None
 
 
-@cache
+_of_thread = _OfThread()
+
+
 def instruction_sets() -> tuple[str, ...]:
-    """Those this CPU has, the one in use first, then the fastest; none where the module was not built."""
-    present = module().instruction_sets() if has_native_module() else ()
-    return tuple(sorted(present, key=lambda name: name not in _chosen))
+    """Those this CPU has, the one in use on this thread first, then the fastest; none where the module was not built."""
+    return _present(_of_thread.instruction_set)
 
 
 def emulated_sets() -> tuple[str, ...]:
@@ -28,33 +32,28 @@ def emulated_sets() -> tuple[str, ...]:
     return tuple(module().emulated_sets()) if has_native_module() else ()
 
 
-def use_instruction_set(name: str) -> None:
-    """From now on in this process. What is recorded already keeps its own. Raises InvalidRequestError naming the CPU's."""
-    if name not in instruction_sets():
+def use_instruction_set(name: str | None) -> None:
+    """From now on, on this thread; None: the fastest. What is recorded already keeps its own.
+
+    Raises InvalidRequestError naming the CPU's.
+    """
+    if name is not None and name not in _present(None):
         raise InvalidRequestError(
-            f"instruction_set {name} cannot be used: this CPU has {', '.join(instruction_sets())}.",
+            f"instruction_set {name} cannot be used: this CPU has {', '.join(_present(None))}.",
             field="instruction_set",
             value=name,
         )
-    _chosen[:] = [name]
-    instruction_sets.cache_clear()
-
-
-class _Threads(threading.local):
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-_threads = _Threads()
+    _of_thread.instruction_set = name
 
 
 def thread_count() -> int:
     """That kernels called on this thread run on: all CPUs this process may use, until `use_num_threads` says otherwise."""
-    return _threads.count
+    return _of_thread.num_threads
 
 
 def use_num_threads(count: int) -> None:
     """From now on, on this thread."""
-    _threads.count = count
+    _of_thread.num_threads = count
 
 
 def current_program(*, by_token: bool = False) -> Any:
@@ -74,3 +73,9 @@ def current_program(*, by_token: bool = False) -> Any:
 def module() -> ModuleType:
     """quire._native; only files of this folder call it."""
     return importlib.import_module("quire._native")
+
+
+@cache
+def _present(first: str | None) -> tuple[str, ...]:
+    names = module().instruction_sets() if has_native_module() else ()
+    return tuple(sorted(names, key=lambda name: name != first))

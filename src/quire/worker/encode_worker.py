@@ -22,8 +22,8 @@ from quire.worker.host_memory import memory_for_loading
 
 class EncodeWorker:
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
-        if config.instruction_set is not None:
-            native.use_instruction_set(config.instruction_set)
+        # Of the thread that this is made on, which is its own.
+        native.use_instruction_set(config.instruction_set)
         ops = select_ops(config.backend)
         ops.use_num_threads(config.num_threads)
         self._tensors = ops.tensors

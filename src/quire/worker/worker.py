@@ -21,10 +21,8 @@ from quire.worker.model_runner import ModelRunner
 class Worker:
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
         self._config = config
-        if config.instruction_set is not None:
-            native.use_instruction_set(config.instruction_set)
         self._ops = ops = select_ops(config.backend)
-        ops.use_num_threads(config.num_threads)
+        self._prepare_thread()
         self._tensors = ops.tensors
         dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, dtype, checkpoint.config, config.kv_cache_dtype)
@@ -61,6 +59,10 @@ class Worker:
 
     def execute(self, plan: StepPlan) -> StepResult:
         assert self._execute is not None, "allocate_kv_cache comes before the first step"
-        # Of the thread that asks: it may be another one each time, or another worker's too.
-        self._ops.use_num_threads(self._config.num_threads)
+        self._prepare_thread()
         return self._execute(plan)
+
+    def _prepare_thread(self) -> None:
+        """The one that asks: it may be another one each time, or another worker's too."""
+        self._ops.use_num_threads(self._config.num_threads)
+        native.use_instruction_set(self._config.instruction_set)
