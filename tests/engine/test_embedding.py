@@ -17,6 +17,7 @@ from transformers import AutoModel
 
 from quire import LLM, AsyncLLM, PoolingParams
 from quire.core.embedding import PoolingRequestOutput
+from quire.core.native import has_native_module
 from quire.engine.local_engine import LocalEngine
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError, QuireError
@@ -24,6 +25,7 @@ from quire.worker.encode_worker import EncodeWorker
 
 TEXTS = ["a cat", "the cat, again", "x", "what is this?", "is it a cat or a dog that barks"]
 QUIET: dict[str, Any] = {"use_tqdm": False}
+IF_BUILT = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,19 @@ def test_the_checkpoints_way_of_pooling(mode: str, normalize: bool, tmp_path: Pa
         np.testing.assert_allclose(found / np.linalg.norm(found), expected, atol=1e-5)
         forced = llm.embed("a cat", pooling_params=PoolingParams(normalize=True), **QUIET)[0].outputs.embedding
         np.testing.assert_allclose(forced, expected, atol=1e-5)
+
+
+@IF_BUILT
+@pytest.mark.parametrize(("quantization", "least"), [("int8", 0.99), ("int4", 0.9)])
+def test_rounded_weights_hardly_turn_the_vectors(quantization: Any, least: float, tmp_path: Path) -> None:
+    save_tiny_bert(tmp_path, intermediate_size=64)
+    save_sentence_transformer(tmp_path, mode="mean_tokens", normalize=True, max_tokens=40)
+    with LLM(str(tmp_path), quantization=quantization, num_threads=1) as llm:
+        found = [output.outputs.embedding for output in llm.embed(TEXTS, **QUIET)]
+        expected = [oracle(tmp_path, llm.get_tokenizer(), text) for text in TEXTS]
+    cosines = np.sum(np.array(found) * np.array(expected), -1)
+    assert (cosines > least).all()
+    assert (cosines < 1 - 1e-7).any(), "nothing was rounded"
 
 
 def test_a_vector_of_each_token(llm: LLM) -> None:
@@ -254,7 +269,7 @@ PARAPHRASES = ("A man is eating food.", "A man is eating a piece of bread.")
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("backend", ["torch", "reference"])
+@pytest.mark.parametrize("backend", [pytest.param("cpu", marks=IF_BUILT), "torch", "reference"])
 def test_minilm_against_transformers(minilm: str, backend: str) -> None:
     from quire.checkpoint.pull import pull
 
@@ -265,6 +280,16 @@ def test_minilm_against_transformers(minilm: str, backend: str) -> None:
         for text, output in zip(texts, llm.embed(texts, **QUIET), strict=True):
             expected = oracle(pull("minilm"), llm.get_tokenizer(), text)
             assert np.dot(output.outputs.embedding, expected) >= 0.99999, text
+
+
+@IF_BUILT
+@pytest.mark.real
+def test_minilm_in_8_bits(minilm: str) -> None:
+    vectors = {}
+    for quantization in ("none", "int8"):
+        with LLM(minilm, quantization=quantization, num_threads=1) as llm:
+            vectors[quantization] = np.array([output.outputs.embedding for output in llm.embed(PARAPHRASES, **QUIET)])
+    assert (np.sum(vectors["none"] * vectors["int8"], -1) > 0.99).all()
 
 
 @pytest.mark.real
