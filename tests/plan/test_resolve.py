@@ -190,6 +190,27 @@ def test_int8_keys_and_values_are_the_native_kernels_own(
     assert refusal.value.field == "kv_cache_dtype"
 
 
+def test_without_native_kernels_the_start_says_what_is_lost_and_how_to_get_it(
+    smollm2_config: ModelConfig, machine: Machine
+) -> None:
+    bare = replace(machine, native_kernels=False)
+    config = resolve(EngineConfig(), smollm2_config, bare)
+    assert (config.backend, config.quantization, config.kv_cache_dtype) == ("torch", "none", config.dtype)
+    assert reasons_about(config, "backend") == [
+        "backend torch: the native kernels were not built; install a C++20 compiler (GCC 12 or newer, or Clang), then quire"
+        " again. Without native kernels everything is slower, no step is recorded, weights, keys and values stay floats"
+        " (quantization and kv_cache_dtype int8 are refused), and a request's bits depend on the others in its step."
+    ]
+    refused: tuple[dict[str, Any], ...] = (
+        {"backend": "cpu"},
+        {"kv_cache_dtype": "int8"},
+        *({"quantization": name} for name in get_args(Quantization) if name != "none"),
+    )
+    for asked in refused:
+        with pytest.raises(InvalidRequestError, match=r"native kernels were not built|choose backend cpu"):
+            resolve(EngineConfig(**asked), smollm2_config, bare)
+
+
 @pytest.mark.parametrize(
     ("backend", "words"),
     [

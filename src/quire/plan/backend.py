@@ -15,6 +15,12 @@ from quire.plan.machine import Machine
 ResolvedBackend = Literal["cpu", "torch", "reference"]
 ResolvedPackedCache = Literal["on", "off"]
 
+WITHOUT_NATIVE = (
+    "Without native kernels everything is slower, no step is recorded, weights, keys and values stay floats (quantization and"
+    " kv_cache_dtype int8 are refused), and a request's bits depend on the others in its step."
+)
+"""What a start says that has to do without."""
+
 FEW_PARAMETERS = 30_000_000
 """Fewer are converted within the time that a start takes anyway."""
 
@@ -33,7 +39,7 @@ def choose_backend(
         return config.backend, None
     if lacking is None:
         return "cpu", "backend cpu: the native kernels, which are the fastest."
-    return "torch", f"backend torch: {lacking}."
+    return "torch", f"backend torch: {lacking}. {WITHOUT_NATIVE}"
 
 
 def runs_native(config: EngineConfig, model: ModelConfig, machine: Machine) -> bool:
@@ -137,7 +143,9 @@ def check_kv_cache_dtype(config: EngineConfig, model: ModelConfig, backend: Reso
 
 def _native_lack(model: ModelConfig, machine: Machine, dtype: ResolvedDType) -> str | None:
     if not machine.native_kernels:
-        return "the native kernels, which are faster, were not built; install a C++ compiler and quire again"
+        return (
+            "the native kernels were not built; install a C++20 compiler (GCC 12 or newer, or Clang), then quire again"
+        )
     if model.num_heads > MAX_HEADS_PER_KV_HEAD * model.num_kv_heads:
         return f"native attention takes at most {MAX_HEADS_PER_KV_HEAD} query heads a KV head"
     if dtype == "float16":
