@@ -275,7 +275,8 @@ inline Floats exp_of_negative(Floats x) {
     return x < SMALLEST ? Floats{} : y;
 }
 
-// a * b - c, in one rounding wherever a processor has that: where the compiler chose, it could differ between two uses.
+// a * b - c, with the same roundings wherever it is used, which the compiler's choice could not promise: one where every processor of the
+// instruction set has that; in portable code as -ffp-contract says (CMakeLists.txt).
 inline Floats multiply_subtract(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_fmsub_ps((__m512)a, (__m512)b, (__m512)c);
