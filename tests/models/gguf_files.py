@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -20,18 +21,23 @@ ARCHITECTURES = {
 }
 
 
-def save_gguf(model: PreTrainedModel, path: Path) -> None:
+def save_gguf(model: PreTrainedModel, path: Path, types: Mapping[str, gguf.GGMLQuantizationType] | None = None) -> None:
+    """`types`: of tensors, by their names in the file, that get random values of these instead."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
-    write_metadata(writer, config)
+    write_metadata(writer, config, file_type=2 if types else 0)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     for name, tensor in model.state_dict().items():
         if name not in tied:
             gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert gguf_name is not None, name
-            writer.add_tensor(gguf_name, np.ascontiguousarray(convert(config, name, tensor.numpy())))
+            values = np.ascontiguousarray(convert(config, name, tensor.numpy()))
+            if types and gguf_name in types:
+                writer.add_tensor(gguf_name, random_blocks(values.shape, types[gguf_name]), raw_dtype=types[gguf_name])
+            else:
+                writer.add_tensor(gguf_name, values)
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "llama3":
         plain = 1.0 / rope["rope_theta"] ** (torch.arange(0, config.head_dim, 2).float() / config.head_dim)
@@ -42,8 +48,16 @@ def save_gguf(model: PreTrainedModel, path: Path) -> None:
     writer.close()
 
 
-def write_metadata(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    writer.add_file_type(0)
+def random_blocks(shape: tuple[int, ...], kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.uint8]:
+    """Of a type whose blocks start with a float16 scale."""
+    per_block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    blocks = np.random.default_rng(0).integers(0, 256, (*shape[:-1], shape[-1] // per_block, block_bytes), np.uint8)
+    blocks[..., :2] = np.array([0.002], np.float16).view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
+
+
+def write_metadata(writer: gguf.GGUFWriter, config: PreTrainedConfig, *, file_type: int) -> None:
+    writer.add_file_type(file_type)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)

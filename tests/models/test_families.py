@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,9 +12,18 @@ import torch
 from tests.models.paged_run import all_logits, load
 from tests.models.random_checkpoints import CONFIGS, VOCAB_SIZE, oracle_logits, save_checkpoint
 
+from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.core.native import has_native_module
+from quire.core.quantization import ROUNDINGS
+from quire.kernels.dtype import DType
+from quire.kernels.native_linear import DensePanels
+from quire.kernels.panels import PanelWeight
 from quire.kernels.select import select_ops
+from quire.models.registry import load_model
+from quire.quantization.few_bits import Rounded, Segment
+from quire.quantization.method import StoredWeight
+from quire.quantization.select import METHODS
 
 # Decoding, chunks that end inside and at the border of blocks and windows, and a prompt in one piece.
 LENGTHS_AND_CHUNKS = [(5, 1), (40, 7), (33, 8), (50, 64)]
@@ -53,6 +65,38 @@ def test_last_tokens_alone_have_the_same_logits(name: str, backend: str, tmp_pat
     for logits, found, chunk in zip(every, last, chunk_sizes, strict=True):
         ends = [min(start + chunk, len(logits)) - 1 for start in range(0, len(logits), chunk)]
         torch.testing.assert_close(found, logits[ends], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_weights_that_rounding_leaves_are_those_the_config_counts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(name, tmp_path)
+    checkpoint = open_checkpoint(str(tmp_path))
+    found: Counter[int] = Counter()
+    left: Counter[int] = Counter()
+
+    class Counted(Rounded):
+        def load(self, parts: Sequence[StoredWeight], dtype: DType) -> list[Segment]:
+            weight = super().load(parts, dtype)
+            self.count(parts[0], all(isinstance(segment.weight, PanelWeight) for segment in weight))
+            return weight
+
+        def load_table_weight(self, part: StoredWeight, dtype: DType) -> PanelWeight | DensePanels:
+            weight = super().load_table_weight(part, dtype)
+            self.count(part, isinstance(weight, PanelWeight))
+            return weight
+
+        def count(self, part: StoredWeight, rounded: bool) -> None:
+            found[part.num_inputs] += 1
+            left[part.num_inputs] += int(not rounded)
+
+    monkeypatch.setitem(METHODS, "int8", partial(Counted, rounding=ROUNDINGS["int8"]))
+    attention = select_backend("cpu", DType.FLOAT32, checkpoint.config)
+    load_model(checkpoint, DType.FLOAT32, select_ops("cpu"), attention, "int8")
+    assert found == checkpoint.config.weights_by_inputs()
+    assert +left == {num_inputs: count for num_inputs, count in found.items() if num_inputs % 32}
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from tests.models.paged_run import all_logits, load
 from tests.models.random_checkpoints import VOCAB_SIZE, make_model, oracle_logits
 
 from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.model_config import CodelessTensors
 from quire.errors import UnsupportedModelError
 
 NAMES = [
@@ -69,6 +72,21 @@ def test_header_alone_describes_the_model(tmp_path: Path) -> None:
     assert config.num_parameters() == sum(p.numel() for p in oracle.parameters())
     assert config.eos_token_ids == (2,)
     assert config.quantized_bytes is None
+
+
+def test_header_names_what_no_kernel_has(tmp_path: Path) -> None:
+    q4_0, iq4_nl = gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.IQ4_NL
+    types = {"blk.0.attn_q.weight": iq4_nl, "blk.2.attn_output.weight": iq4_nl, "blk.1.attn_q.weight": q4_0}
+    save_gguf(make_model("llama"), tmp_path / "model.gguf", types)
+    checkpoint = open_checkpoint(str(tmp_path / "model.gguf"))
+    assert checkpoint.config.quantized_bytes is not None
+    (codeless,) = checkpoint.config.codeless
+    assert codeless == CodelessTensors(
+        type_name="IQ4_NL", num_tensors=2, num_values=2 * 32 * 32, num_bytes=2 * 32 * 32 // 32 * 18
+    )
+    with closing(checkpoint.open_weights()) as source:
+        kept = [name for name in source.names() if source.is_quantized(name, transposed=False)]
+    assert kept == ["model.layers.1.self_attn.q_proj.weight"]
 
 
 def test_unknown_architecture_is_named(tmp_path: Path) -> None:

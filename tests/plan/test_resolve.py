@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from quire.checkpoint.model_config import ModelConfig
+from quire.checkpoint.model_config import CodelessTensors, ModelConfig
 from quire.config import EngineConfig
 from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError, OutOfMemoryError
@@ -76,6 +76,30 @@ def test_weights_stay_as_stored_unless_floats_are_asked_for(
     model = smollm2_config if quantized else replace(smollm2_config, quantized_bytes=None)
     config = resolve(EngineConfig(**asked), model, replace(machine, native_kernels=native))
     assert config.quantization == expected
+
+
+def test_types_without_a_kernel_are_named_with_what_they_cost(smollm2_config: ModelConfig, machine: Machine) -> None:
+    q2_k = CodelessTensors(type_name="Q2_K", num_tensors=30, num_values=2**25, num_bytes=84 * 2**25 // 256)
+    model = replace(smollm2_config, codeless=(q2_k,))
+    line = "30 tensors of type Q2_K have no kernel for few bits and become bfloat16 (53.5 MiB more)."
+    assert line in resolve(EngineConfig(), model, machine).reasons
+    given = EngineConfig(**GIVEN | {"quantization": "stored", "dtype": "bfloat16"})
+    assert resolve(given, model, machine).reasons == (line,)
+    for quantization in ("none", "int8"):
+        asked = EngineConfig(quantization=quantization)  # type: ignore[arg-type]
+        assert not any("Q2_K" in reason for reason in resolve(asked, model, machine).reasons)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int8-g128", "int4"])
+def test_weights_that_cannot_be_rounded_are_counted(
+    smollm2_config: ModelConfig, machine: Machine, quantization: Any
+) -> None:
+    model = replace(smollm2_config, intermediate_size=1500)
+    given = EngineConfig(**GIVEN | {"quantization": quantization, "dtype": "bfloat16"})
+    assert resolve(given, model, machine).reasons == (
+        f"30 of 121 weights stay bfloat16 with quantization {quantization}: their inputs (1500) are no multiple of 32.",
+    )
+    assert resolve(given, smollm2_config, machine).reasons == ()
 
 
 @pytest.mark.parametrize(("quantized", "backend"), [(False, "auto"), (True, "torch")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,6 +70,17 @@ class PoolingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodelessTensors:
+    """A file's tensors of one type of few bits that only floats are made of."""
+
+    type_name: str
+    num_tensors: int
+    num_values: int
+    num_bytes: int
+    """In the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A transformer: a decoder, which continues texts, or an encoder (`pooling` is set), which makes vectors of them.
 
@@ -122,6 +134,8 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     quantized_bytes: int | None = None
     """Bytes of the weights kept in the file's few bits, where it has such (GGUF)."""
+    codeless: tuple[CodelessTensors, ...] = ()
+    """What such a file has in types of few bits that quire has no codes of, by type."""
     pooling: PoolingConfig | None = None
     num_token_types: int = 0
     """Rows of the table of token types (BERT), added to every embedding; 0 without one."""
@@ -172,6 +186,17 @@ class ModelConfig:
     def table_parameters(self) -> int:
         """Of the token embedding and of the projection to the vocabulary; where they are one, counted once."""
         return self.vocab_size * (self.embedding_dim or self.hidden_size) * (1 if self.tie_word_embeddings else 2)
+
+    def weights_by_inputs(self) -> Counter[int]:
+        """How many linear layers and tables have so many inputs; q, k and v are one layer, gate and up another."""
+        width = self.embedding_dim or self.hidden_size
+        found = Counter({width: 1 if self.tie_word_embeddings else 2})
+        if width != self.hidden_size:
+            found.update((width, self.hidden_size))
+        of_a_layer = (self.hidden_size, self.head_dim * self.num_heads, self.hidden_size, self.intermediate_size)
+        for num_inputs in of_a_layer:
+            found[num_inputs] += self.num_layers
+        return found
 
     def _norm_parameters(self) -> int:
         return self.hidden_size * (1 if self.norm == "rms_norm" else 2)

@@ -6,11 +6,13 @@ from typing import Literal
 
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig
+from quire.core.kv_layout import BYTES_PER_ELEMENT
 from quire.core.native import MAX_HEADS_PER_KV_HEAD, instruction_sets
-from quire.core.quantization import ROUNDINGS, Quantization
+from quire.core.quantization import ROUNDINGS, SMALLEST_GROUP, Quantization
 from quire.errors import InvalidRequestError
 from quire.plan.dtype import ResolvedDType
 from quire.plan.machine import Machine
+from quire.plan.sizes import format_size
 
 ResolvedBackend = Literal["cpu", "torch", "reference"]
 ResolvedPackedCache = Literal["on", "off"]
@@ -96,6 +98,26 @@ def check_quantization(
         raise InvalidRequestError(
             f"quantization {quantization} cannot be used: {lacking}.", field="quantization", value=quantization
         )
+
+
+def weights_left_as_floats(quantization: Quantization, model: ModelConfig, dtype: ResolvedDType) -> list[str]:
+    """Of a model whose weights are otherwise kept in few bits, a line for each kind that is not."""
+    if quantization == "stored":
+        return [
+            f"{stored.num_tensors} tensors of type {stored.type_name} have no kernel for few bits and become {dtype}"
+            f" ({format_size(stored.num_values * BYTES_PER_ELEMENT[dtype] - stored.num_bytes)} more)."
+            for stored in model.codeless
+        ]
+    if quantization not in ROUNDINGS:
+        return []
+    counts = model.weights_by_inputs()
+    uneven = sorted(num_inputs for num_inputs in counts if num_inputs % SMALLEST_GROUP)
+    if not uneven:
+        return []
+    return [
+        f"{sum(counts[num_inputs] for num_inputs in uneven)} of {counts.total()} weights stay {dtype} with quantization"
+        f" {quantization}: their inputs ({', '.join(map(str, uneven))}) are no multiple of {SMALLEST_GROUP}."
+    ]
 
 
 def choose_packed_cache(

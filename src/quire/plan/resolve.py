@@ -19,6 +19,7 @@ from quire.plan.backend import (
     choose_packed_cache,
     choose_quantization,
     runs_native,
+    weights_left_as_floats,
 )
 from quire.plan.dtype import ResolvedDType, choose_dtype
 from quire.plan.machine import Machine
@@ -66,6 +67,7 @@ class _Resolver:
         backend = self._backend(dtype)
         instruction_set = self._instruction_set(backend)
         check_quantization(self.config, self.quantization, self.model, backend)
+        self.reasons += weights_left_as_floats(self.quantization, self.model, dtype)
         check_kv_cache_dtype(self.config, self.model, backend)
         demand = self._with_context(self._whole_context(dtype))
         kv_cache = make_kv_cache_config(

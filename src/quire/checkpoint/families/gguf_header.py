@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.gguf import GGUFTensor
-from quire.checkpoint.gguf.block_codes import CODE_TYPES
+from quire.checkpoint.gguf.block_codes import CODE_TYPES, CodeType
+from quire.checkpoint.model_config import CodelessTensors
 from quire.errors import CheckpointError
 
 FILE_TYPE_DTYPES = {0: "float32", 1: "float16", 32: "bfloat16"}
@@ -51,6 +53,22 @@ class GGUFHeader:
             return None
         return sum(_bytes_kept(tensor) for tensor in self._tensors.values())
 
+    def codeless(self) -> tuple[CodelessTensors, ...]:
+        """What `quantized_bytes` counts as floats though it is stored in few bits."""
+        by_type: defaultdict[str, list[GGUFTensor]] = defaultdict(list)
+        for tensor in self._tensors.values():
+            if tensor.type.num_values > 1 and _codes(tensor) is None:
+                by_type[tensor.type.name].append(tensor)
+        return tuple(
+            CodelessTensors(
+                type_name=name,
+                num_tensors=len(tensors),
+                num_values=sum(math.prod(tensor.shape) for tensor in tensors),
+                num_bytes=sum(tensor.num_bytes for tensor in tensors),
+            )
+            for name, tensors in sorted(by_type.items())
+        )
+
     def bos_token_id(self) -> int | None:
         return self._general.optional_integer("tokenizer.ggml.bos_token_id", minimum=0)
 
@@ -66,5 +84,9 @@ class GGUFHeader:
 
 def _bytes_kept(tensor: GGUFTensor) -> int:
     """What is not stored in codes becomes floats, of four bytes at most."""
-    codes = CODE_TYPES.get(tensor.type.name) if len(tensor.shape) == 2 else None
+    codes = _codes(tensor)
     return round(math.prod(tensor.shape) * (4 if codes is None else codes.bytes_per_value))
+
+
+def _codes(tensor: GGUFTensor) -> CodeType | None:
+    return CODE_TYPES.get(tensor.type.name) if len(tensor.shape) == 2 else None
