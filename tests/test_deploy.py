@@ -1,9 +1,11 @@
-"""The dashboard shows metrics that exist, and the compose file mounts files that exist."""
+"""The dashboard shows metrics that exist, the compose file mounts files that exist, and wheels are built for what they are tested with."""
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from tests.server.records import make_record
 from quire.core.stats import EngineStats
 from quire.server.metrics import Metrics
 
-DEPLOY = Path(__file__).parent.parent / "deploy"
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "quire.json").read_text())
 EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 METRIC = re.compile(r"quire:\w+")
@@ -104,3 +107,16 @@ def test_the_data_source_is_the_one_the_panels_name_and_prometheus_listens_there
     )
     (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
     assert job["static_configs"][0]["targets"] == ["127.0.0.1:8000"]
+
+
+def test_wheels_are_built_when_what_they_hold_or_are_tested_with_changes() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "wheels.yml").read_text())
+    paths = workflow[True]["pull_request"]["paths"]  # "on" is a truth value in YAML 1.1
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    tested = [word for word in settings["test-command"].split() if word.startswith("tests/")]
+    files = [
+        path for name in ("csrc", "src/quire/kernels", *tested) for path in [ROOT / name, *(ROOT / name).rglob("*")]
+    ]
+    assert len(tested) == 2
+    for file in (path.relative_to(ROOT) for path in files if path.is_file() and path.suffix != ".pyc"):
+        assert any(fnmatch(str(file), pattern) for pattern in paths), file
