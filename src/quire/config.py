@@ -25,6 +25,8 @@ MAX_PORT = 65535
 OFFLINE_BATCHED_TOKENS = 704
 """Of `LLM`, whose answers come all at the end: prompts are 4 % faster than with 512 tokens a step, and whoever decodes beside them is
 kept a third longer (docs/lab.md)."""
+MAX_RECORDED_TOKENS = OFFLINE_BATCHED_TOKENS
+"""Of a step that runs as a recorded program. In larger ones the operators take so long that Python beside them does not matter."""
 
 
 def knob(default: Any, help: str, *, choices: tuple[str, ...] | None = None) -> Any:

@@ -102,6 +102,30 @@ def test_weights_that_cannot_be_rounded_are_counted(
     assert resolve(given, smollm2_config, machine).reasons == ()
 
 
+@pytest.mark.parametrize(
+    ("asked", "lines"),
+    [
+        (
+            {"block_size": 24},
+            ("block_size 24: attention copies keys and values before it reads them; a multiple of 16 is faster.",),
+        ),
+        ({"block_size": 48}, ()),
+        (
+            {"max_num_batched_tokens": 2048},
+            ("max_num_batched_tokens 2048: steps of more than 704 tokens are not recorded, they go through Python.",),
+        ),
+        ({"max_num_batched_tokens": 704}, ()),
+        ({"max_num_batched_tokens": 2048, "enforce_eager": True}, ()),
+        ({"max_num_batched_tokens": 2048, "block_size": 24, "backend": "torch", "instruction_set": "auto"}, ()),
+    ],
+)
+def test_given_sizes_that_the_native_kernels_are_slower_with_are_said_to_be(
+    smollm2_config: ModelConfig, machine: Machine, asked: dict[str, Any], lines: tuple[str, ...]
+) -> None:
+    config = EngineConfig(**GIVEN | {"packed_cache": "off"} | asked)
+    assert resolve(config, smollm2_config, machine).reasons == lines
+
+
 @pytest.mark.parametrize(("quantized", "backend"), [(False, "auto"), (True, "torch")])
 def test_stored_bits_that_are_not_there_or_cannot_be_multiplied_are_refused(
     smollm2_config: ModelConfig, machine: Machine, quantized: bool, backend: Any

@@ -7,6 +7,9 @@ from importlib.util import find_spec
 MAX_HEADS_PER_KV_HEAD = 64
 """Query heads that attend together in native attention (csrc/attention.cpp, MAX_QUERIES)."""
 
+KEYS_PER_PANEL = 16
+"""KV blocks of whole panels of so many tokens are read as they lie (csrc/kv_cache.h), others are copied first, value by value."""
+
 
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"})
 INSTRUCTION_SETS: dict[str, frozenset[str]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from quire.checkpoint.model_config import ModelConfig
-from quire.config import EngineConfig
+from quire.config import MAX_RECORDED_TOKENS, EngineConfig
 from quire.core.kv_layout import BYTES_PER_ELEMENT
-from quire.core.native import MAX_HEADS_PER_KV_HEAD, instruction_sets
+from quire.core.native import KEYS_PER_PANEL, MAX_HEADS_PER_KV_HEAD, instruction_sets
 from quire.core.quantization import ROUNDINGS, SMALLEST_GROUP, Quantization
 from quire.errors import InvalidRequestError
 from quire.plan.dtype import ResolvedDType
@@ -118,6 +118,24 @@ def weights_left_as_floats(quantization: Quantization, model: ModelConfig, dtype
         f"{sum(counts[num_inputs] for num_inputs in uneven)} of {counts.total()} weights stay {dtype} with quantization"
         f" {quantization}: their inputs ({', '.join(map(str, uneven))}) are no multiple of {SMALLEST_GROUP}."
     ]
+
+
+def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: ResolvedBackend) -> list[str]:
+    """A line for each that keeps the native kernels from their fastest way."""
+    if backend != "cpu" or model.is_encoder:
+        return []
+    costs = []
+    if config.block_size % KEYS_PER_PANEL:
+        costs.append(
+            f"block_size {config.block_size}: attention copies keys and values before it reads them; a multiple of"
+            f" {KEYS_PER_PANEL} is faster."
+        )
+    if config.max_num_batched_tokens > MAX_RECORDED_TOKENS and not config.enforce_eager:
+        costs.append(
+            f"max_num_batched_tokens {config.max_num_batched_tokens}: steps of more than {MAX_RECORDED_TOKENS} tokens are"
+            " not recorded, they go through Python."
+        )
+    return costs
 
 
 def choose_packed_cache(

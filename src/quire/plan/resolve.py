@@ -20,6 +20,7 @@ from quire.plan.backend import (
     choose_quantization,
     runs_native,
     weights_left_as_floats,
+    what_given_sizes_cost,
 )
 from quire.plan.dtype import ResolvedDType, choose_dtype
 from quire.plan.machine import Machine
@@ -69,6 +70,7 @@ class _Resolver:
         check_quantization(self.config, self.quantization, self.model, backend)
         self.reasons += weights_left_as_floats(self.quantization, self.model, dtype)
         check_kv_cache_dtype(self.config, self.model, backend)
+        self.reasons += what_given_sizes_cost(self.config, self.model, backend)
         demand = self._with_context(self._whole_context(dtype))
         kv_cache = make_kv_cache_config(
             self.model.kv_specs(),

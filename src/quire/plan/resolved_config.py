@@ -14,7 +14,7 @@ from quire.plan.memory import MemoryPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedConfig:
-    """What the engine runs with. `reasons` has one line for each value that was chosen and not given."""
+    """What the engine runs with. `reasons` has one line for each value that was chosen and not given, and for what else costs speed or memory."""
 
     model: str
     task: Task

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Protocol
 
-from quire.config import OFFLINE_BATCHED_TOKENS
+from quire.config import MAX_RECORDED_TOKENS as MAX_TOKENS
 from quire.core.step import StepPlan
 from quire.kernels import native
 from quire.kernels.array import Array
@@ -25,8 +25,6 @@ from quire.worker.row_table import Row, RowTable, all_hidden_wanted
 
 logger = logging.getLogger("quire")
 
-MAX_TOKENS = OFFLINE_BATCHED_TOKENS
-"""Beyond, the operators take so long that Python beside them does not matter."""
 MAX_ROWS_TO_TOKENS = 64
 """Of rows that compute one token each: logits of more would take as much memory as all the rest."""
 
