@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tiny_models import save_tiny_llama
 from transformers import AutoModelForCausalLM
 
 from quire import LLM, BeamSearchParams, SamplingParams
 from quire.config import OFFLINE_BATCHED_TOKENS, EngineConfig
+from quire.core.native import has_native_module
 from quire.errors import InvalidRequestError
 
 PROMPT = list(range(40, 90))
@@ -36,6 +38,23 @@ def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def greedy(**fields: object) -> SamplingParams:
     return SamplingParams(**{"temperature": 0.0, "max_tokens": 8, "ignore_eos": True, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+def test_a_checkpoint_of_float16_answers_natively_as_in_float32(tmp_path: Path) -> None:
+    save_tiny_llama(tmp_path)
+    AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float16).save_pretrained(tmp_path)
+    found = {}
+    for dtype in ("auto", "float32"):
+        with LLM(str(tmp_path), backend="cpu", dtype=dtype, num_threads=1, num_blocks=50) as llm:  # type: ignore[arg-type]
+            assert llm.config.dtype == ("bfloat16" if dtype == "auto" else dtype)
+            (output,) = llm.generate([PROMPT], greedy(max_tokens=1, prompt_logprobs=0), use_tqdm=False)  # type: ignore[arg-type]
+        entries = zip(PROMPT[1:], output.prompt_logprobs[1:], strict=True)
+        found[dtype] = torch.tensor([logprobs[token].logprob for token, logprobs in entries])
+    off = (found["auto"] - found["float32"]).abs()
+    assert found["float32"].std() > 1
+    assert 0 < off.mean() < 0.1
+    assert off.max() < 0.5
 
 
 def test_prompt_forms_agree(llm: LLM) -> None:

@@ -181,6 +181,19 @@ def test_the_scheduler_gets_its_knobs(smollm2_config: ModelConfig, machine: Mach
     assert config.scheduler.max_model_len == config.max_model_len == 8192
 
 
+def test_float16_is_torchs_and_the_start_says_what_is_faster(smollm2_config: ModelConfig, machine: Machine) -> None:
+    config = resolve(EngineConfig(dtype="float16"), smollm2_config, machine)
+    assert (config.dtype, config.backend) == ("float16", "torch")
+    (reason,) = reasons_about(config, "backend")
+    assert reason.startswith(
+        "backend torch: float16 has no native kernels; choose dtype bfloat16, which is faster, or float32. Without"
+    )
+    with pytest.raises(
+        InvalidRequestError, match=r"^backend cpu cannot be used: float16 has no native kernels; choose"
+    ):
+        resolve(EngineConfig(dtype="float16", backend="cpu"), smollm2_config, machine)
+
+
 AVX2 = frozenset({"avx2", "fma", "bmi2", "f16c"})
 
 

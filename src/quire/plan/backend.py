@@ -189,5 +189,5 @@ def _native_lack(model: ModelConfig, machine: Machine, dtype: ResolvedDType) -> 
     if model.num_heads > MAX_HEADS_PER_KV_HEAD * model.num_kv_heads:
         return f"native attention takes at most {MAX_HEADS_PER_KV_HEAD} query heads a KV head"
     if dtype == "float16":
-        return "the native kernels have no float16; choose dtype bfloat16 or float32 for them"
+        return "float16 has no native kernels; choose dtype bfloat16, which is faster, or float32"
     return None
