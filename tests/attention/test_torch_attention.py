@@ -31,6 +31,8 @@ SHAPES = [
     make_shape(num_heads=3, num_kv_heads=3, head_dim=5, window=1),
     make_shape(num_heads=6, num_kv_heads=2, head_dim=8, logit_softcap=5.0),
     make_shape(num_heads=4, num_kv_heads=2, head_dim=7, window=70, logit_softcap=5.0),
+    make_shape(num_heads=6, num_kv_heads=2, head_dim=64, logit_softcap=5.0),
+    make_shape(num_heads=4, num_kv_heads=1, head_dim=64, window=70, logit_softcap=5.0),
 ]
 
 
