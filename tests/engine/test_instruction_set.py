@@ -1,11 +1,14 @@
-"""--instruction-set reaches the kernels, and changes no answer."""
+"""--instruction-set reaches the kernels of its engine, and changes an answer no more than rounding does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from tests.tiny_models import save_tiny_llama
 
 from quire import LLM, SamplingParams
 from quire.core.native import has_native_module
@@ -22,16 +25,60 @@ def restored() -> Iterator[None]:
     native.use_instruction_set(None)
 
 
-PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, prompt_logprobs=0)
+PROMPT = [(7 * i) % 250 for i in range(100)]
+KINDS: dict[str, tuple[dict[str, Any], float]] = {
+    "float32": ({"dtype": "float32"}, 1e-3),
+    "bfloat16": ({"dtype": "bfloat16"}, 0.2),
+    "int8": ({"dtype": "bfloat16", "quantization": "int8", "kv_cache_dtype": "int8"}, 0.5),
+}
+"""With how far logprobs may be from float32's on average, of a model that is as sensitive as random weights make it."""
 
 
-def test_an_engine_runs_on_the_one_it_was_asked_for(tiny_llama: Path) -> None:
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Heads of 64 dimensions, which tiles are for, and weights that can be rounded."""
+    return save_tiny_llama(
+        tmp_path_factory.mktemp("llama"),
+        hidden_size=128,
+        intermediate_size=192,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=64,
+    )
+
+
+@pytest.fixture(scope="module")
+def in_float32(llama: Path) -> tuple[list[int], list[float]]:
+    with LLM(str(llama), dtype="float32", backend="reference", num_blocks=32) as llm:
+        return likely(llm)
+
+
+def likely(llm: LLM) -> tuple[list[int], list[float]]:
+    """An answer, and the logprobs of its prompt's tokens."""
+    (output,) = llm.generate([PROMPT], PARAMS, use_tqdm=False)
+    assert output.prompt_logprobs is not None
+    entries = zip(PROMPT[1:], output.prompt_logprobs[1:], strict=True)
+    logprobs = [found[token].logprob for token, found in entries if found is not None]
+    assert len(logprobs) == len(PROMPT) - 1
+    return output.outputs[0].token_ids, logprobs
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_engine_runs_on_the_one_it_was_asked_for(llama: Path, in_float32: Any, kind: str, name: str) -> None:
+    """Nearly as in float32, and with the same bits in chunks that are not recorded."""
+    settings, tolerance = KINDS[kind]
     answers = []
-    for name in SETS:
-        with LLM(str(tiny_llama), dtype="float32", num_blocks=32, instruction_set=name) as llm:
+    for how in ({}, {"enforce_eager": True, "max_num_batched_tokens": 33}):
+        with LLM(str(llama), num_blocks=32, instruction_set=name, **settings, **how) as llm:
+            answers.append(likely(llm))
             assert native.instruction_sets()[0] == name
-            answers.append(llm.generate([[1, 2, 3]], PARAMS, use_tqdm=False)[0].outputs[0].token_ids)
-    assert answers == answers[:1] * len(SETS)
+    assert answers[1] == answers[0]
+    tokens, logprobs = in_float32
+    if kind == "float32":
+        assert answers[0][0] == tokens
+    assert np.abs(np.subtract(answers[0][1], logprobs)).mean() < tolerance
 
 
 @pytest.mark.parametrize("enforce_eager", [False, True])
