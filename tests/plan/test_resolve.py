@@ -81,7 +81,7 @@ def test_weights_stay_as_stored_unless_floats_are_asked_for(
 def test_types_without_a_kernel_are_named_with_what_they_cost(smollm2_config: ModelConfig, machine: Machine) -> None:
     q2_k = CodelessTensors(type_name="Q2_K", num_tensors=30, num_values=2**25, num_bytes=84 * 2**25 // 256)
     model = replace(smollm2_config, codeless=(q2_k,))
-    line = "30 tensors of type Q2_K have no kernel for few bits and become bfloat16 (53.5 MiB more)."
+    line = "Tensors of type Q2_K have no kernel for few bits and become bfloat16: 30 of them, 53.5 MiB more."
     assert line in resolve(EngineConfig(), model, machine).reasons
     given = EngineConfig(**GIVEN | {"quantization": "stored", "dtype": "bfloat16"})
     assert resolve(given, model, machine).reasons == (line,)

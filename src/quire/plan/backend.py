@@ -104,8 +104,8 @@ def weights_left_as_floats(quantization: Quantization, model: ModelConfig, dtype
     """Of a model whose weights are otherwise kept in few bits, a line for each kind that is not."""
     if quantization == "stored":
         return [
-            f"{stored.num_tensors} tensors of type {stored.type_name} have no kernel for few bits and become {dtype}"
-            f" ({format_size(stored.num_values * BYTES_PER_ELEMENT[dtype] - stored.num_bytes)} more)."
+            f"Tensors of type {stored.type_name} have no kernel for few bits and become {dtype}: {stored.num_tensors} of"
+            f" them, {format_size(stored.num_values * BYTES_PER_ELEMENT[dtype] - stored.num_bytes)} more."
             for stored in model.codeless
         ]
     if quantization not in ROUNDINGS:
