@@ -21,7 +21,7 @@ constexpr int64_t BLOCK_BYTES = 288 << 10;
 
 // M rows, laid out unit by unit, times N panels.
 template <typename Type, int M, int N>
-inline void multiply(const typename Type::Word* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, const Ahead& ahead,
+inline void multiply(const typename Type::Word* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, const NextPanels& ahead,
                      Floats (&y)[M][N * PARTS]) {
     constexpr int ALL = N * PARTS;
     Floats sums[M * ALL];  // of its own, not y: so it stays in registers
@@ -69,7 +69,7 @@ void multiply_all(const DenseCall& call, const typename Type::Word* x, const Tea
     int64_t num_groups = (num_panels + PANELS - 1) / PANELS;
     auto rows_of_panels = [&](int64_t first_row, int64_t num_rows, int64_t panel, auto N) {
         const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes;
-        Ahead ahead = next_panels(panels, N, panel_bytes, num_units, (num_rows + ROWS - 1) / ROWS);
+        NextPanels ahead = next_panels(panels, N, panel_bytes, num_units, (num_rows + ROWS - 1) / ROWS);
         in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {
             Floats y[M][N * PARTS];
             prefetch_results<N>(rows, row, M, panel);

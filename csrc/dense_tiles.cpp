@@ -170,7 +170,7 @@ private:
 // Tiles: sums in 0 to 3, x in 4 and 5, weights in 6 and 7. Up to two of rows times up to two panels. Each tile of weights asks for
 // `ahead`.
 template <int ROW_TILES, int PANELS, typename Put>
-void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t panel, const Ahead& ahead, Results<Put>& results) {
+void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t panel, const NextPanels& ahead, Results<Put>& results) {
     Rows first = shape.rows_from(row), second = ROW_TILES == 2 ? shape.rows_from(row + TILE_ROWS) : first;
     const uint8_t* panels = static_cast<const uint8_t*>(call.weight.panels) + panel * shape.panel_bytes;
     alignas(64) uint8_t copies[2][TILE_OF_WEIGHTS];
@@ -217,7 +217,7 @@ template <int PANELS, typename Put>
 void multiply_rows(const DenseCall& call, const Shape& shape, int64_t first, int64_t last, int64_t panel, Results<Put>& results) {
     int64_t row = first, num_passes = whole(last - first, 2 * TILE_ROWS);
     // With a few rows the processor's own guesses at what comes next are better (docs/lab.md).
-    Ahead ahead{nullptr, 0};
+    NextPanels ahead{nullptr, 0};
     if (last - first > TILE_ROWS)
         ahead = next_panels(static_cast<const uint8_t*>(call.weight.panels) + panel * shape.panel_bytes, shape.neighbours, shape.panel_bytes, shape.num_tiles, num_passes);
     for (; row + TILE_ROWS < last; row += 2 * TILE_ROWS) {

@@ -307,7 +307,7 @@ constexpr int64_t ASKED_PER_INPUT = 4;
 
 // The same of rows that are rotated.
 template <typename T, int ROWS>
-void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& x, FirstPanels panels, const Team& team) {
+void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& x, Ahead panels, const Team& team) {
     std::vector<Line> rotated(num_lines(x.num_inputs));
     share(team, x.num_rows, [&](int64_t row) {
         int64_t first = row / ROWS * ROWS;

@@ -36,6 +36,26 @@ inline void put_values(const Stored* from, int count, Stored* units, int token) 
     for (; d < count; ++d) units[d * PER_UNIT + token] = from[d];
 }
 
+// V of a token that has no numbers there is multiplied by weights of 0 too, of those who do not see it, and nothing times 0 makes a number
+// of it. So it is kept as zeros, and who does see the token finds no numbers in its K. Where there are scales these are masked.
+template <typename Type>
+inline bool has_numbers(const typename Type::Value* value, int head_dim) {
+    return Type::HAS_SCALES || largest_magnitude(value, head_dim) < __builtin_inff();
+}
+
+// Of a head, what is kept of it where V `has_numbers`, or else one value over and over.
+template <typename Type>
+inline const typename Type::Stored* kept(const typename Type::Value* from, int head_dim, bool has_numbers, float instead,
+                                         typename Type::Stored* room, float& scale) {
+    if constexpr (!Type::HAS_SCALES) {
+        if (!has_numbers) {
+            for (int d = 0; d < head_dim; d += LANES) store_part(room + d, fill(instead), head_dim - d);
+            return room;
+        }
+    }
+    return Type::stored(from, head_dim, room, scale);
+}
+
 // One head's K and V. (Asking the layout for each value's place takes four times as long: docs/lab.md.)
 template <typename Type>
 void write_head(const WriteCall& call, bool panels, int64_t slot, int head, const typename Type::Value* key,
@@ -48,10 +68,11 @@ void write_head(const WriteCall& call, bool panels, int64_t slot, int head, cons
     Stored* to_key = keys + layout.key_at(panels, PER_UNIT, block, place, head, 0);
     Stored* to_value = values + layout.value_at(panels, PER_UNIT, block, panels ? place / PER_UNIT * PER_UNIT : place, head, 0);
     float scales[2];
-    const Stored* from = Type::stored(key, layout.head_dim, room, scales[0]);
+    bool numbers = has_numbers<Type>(value, layout.head_dim);
+    const Stored* from = kept<Type>(key, layout.head_dim, numbers, __builtin_nanf(""), room, scales[0]);
     if (panels) put_units<PER_UNIT>(from, layout.head_dim, to_key, layout.block_size * PER_UNIT);
     else std::memcpy(to_key, from, layout.head_dim * sizeof(Stored));
-    from = Type::stored(value, layout.head_dim, room, scales[1]);
+    from = kept<Type>(value, layout.head_dim, numbers, 0.0f, room, scales[1]);
     if (panels) put_values<PER_UNIT>(from, layout.head_dim, to_value, static_cast<int>(place % PER_UNIT));
     else std::memcpy(to_value, from, layout.head_dim * sizeof(Stored));
     if constexpr (Type::HAS_SCALES) {

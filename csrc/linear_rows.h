@@ -51,37 +51,17 @@ inline int64_t rows_of_block(int64_t num_rows, int64_t unit, int64_t fewest, int
 // What is asked for while rows pass over N panels: the next N, into the second cache. With each part of a panel go `step` bytes, from
 // `from` on, of the one that takes its place; where there are several passes, each asks for its share. (The processor's own
 // guesses end with each page, and asking for what is a fixed distance away is slower: docs/lab.md.)
-struct Ahead {
+struct NextPanels {
     const uint8_t* from;
     int64_t step;
 };
 
-inline Ahead next_panels(const uint8_t* panels, int count, int64_t panel_bytes, int64_t num_parts, int64_t num_passes) {
+inline NextPanels next_panels(const uint8_t* panels, int count, int64_t panel_bytes, int64_t num_parts, int64_t num_passes) {
     int64_t shares = num_parts * num_passes;
     return {panels + count * panel_bytes, (panel_bytes + shares - 1) / shares};
 }
 
-// What a member reads first of panels that all share, of one or several streams: asked for bit by bit, while rows become integers and
-// memory has nothing else to do.
-class FirstPanels {
-public:
-    FirstPanels(const Team& team, Range panels)
-        : next_(static_cast<const uint8_t*>(panels.begin) + panels.num_bytes / panels.streams * team.thread / team.size),
-          left_(panels.num_bytes / team.size < MOST ? panels.num_bytes / team.size : MOST), stream_bytes_(panels.num_bytes / panels.streams),
-          streams_(panels.streams) {}
-
-    void ask(int64_t num_bytes) {
-        for (; num_bytes > 0 && left_ > 0; num_bytes -= 64 * streams_, left_ -= 64 * streams_, next_ += 64)
-            for (int stream = 0; stream < streams_; ++stream) prefetch(next_ + stream * stream_bytes_);
-    }
-
-private:
-    static constexpr int64_t MOST = 96 << 10;  // of a second cache of 512 KiB and more
-
-    const uint8_t* next_;
-    int64_t left_, stream_bytes_;
-    int streams_;
-};
+constexpr int64_t MOST_FIRST_PANELS = 96 << 10;  // that are asked for while rows become integers: of a second cache of 512 KiB and more
 
 // Lines that results of some rows for N panels will be written to, asked for before they are computed.
 template <int N>

@@ -1,4 +1,4 @@
-// The Python module quire._native. Addresses and sizes come from quire/kernels/native.py, which checks them.
+// The Python module quire._native. Addresses and sizes come from the files of quire/kernels, which check them.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -15,6 +15,10 @@
 #include "amx.h"
 #include "counts.h"
 #include "packing.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace nb = nanobind;
 using namespace quire;
@@ -76,8 +80,16 @@ struct InstructionSet {
      {ISA::write_kv_float32_as_codes, ISA::write_kv_bfloat16_as_codes}}
 
 #if defined(__x86_64__)
+// All that x86-64-v3 is made of, which the compiler uses as it likes.
+bool has_avx2() {
+    unsigned a, b, c, d;
+    constexpr unsigned MOVBE = 1u << 22, F16C = 1u << 29, LZCNT = 1u << 5;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+           __get_cpuid(1, &a, &b, &c, &d) && (c & MOVBE) && (c & F16C) && __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & LZCNT);
+}
+
 bool has_avx512() {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
 }
 
@@ -120,7 +132,7 @@ const std::vector<InstructionSet>& instruction_sets() {
         QUIRE_SET(avx512_bf16, has_bf16()),
         QUIRE_SET(avx512_vnni, has_avx512() && __builtin_cpu_supports("avx512vnni")),
         QUIRE_SET(avx512, has_avx512()),
-        QUIRE_SET(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")),
+        QUIRE_SET(avx2, has_avx2()),
 #endif
         QUIRE_SET(portable, true),
         with_tiles(QUIRE_TILES_SET(emulated_tiles, true, false), QUIRE_SET(portable, true)),

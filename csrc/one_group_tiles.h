@@ -147,7 +147,7 @@ private:
 };
 
 template <int ROW_TILES, int PANELS, typename Put>
-void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], int64_t index, Ahead& ahead, Finished<Put>& finished) {
+void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], int64_t index, NextPanels& ahead, Finished<Put>& finished) {
     const Shape& shape = work.shape;
     int64_t x_step = shape.x_step, weights_step = shape.units * UNIT_BYTES, last = shape.tiles_of_group - 1;
     const auto* x = reinterpret_cast<const uint8_t*>(work.x.codes(tile * shape.rows));
@@ -232,7 +232,7 @@ void one_group(const Work& work, const Team& team, Put put) {
         Panel panels[2] = {memory.load(index, place)};
         bool two = work.has_second(pair);
         if (two) panels[1] = memory.load(index + work.from_first_to_second(), place + 1);
-        Ahead ahead = work.next_pair(pair, shape.tiles_of_group, (count + 1) / 2);
+        NextPanels ahead = work.next_pair(pair, shape.tiles_of_group, (count + 1) / 2);
         for (int64_t tile = first; tile < last; tile += 2) {
             if (two && tile + 1 < last) multiply_whole<2, 2>(work, tile, panels, index, ahead, finished);
             else if (two) multiply_whole<1, 2>(work, tile, panels, index, ahead, finished);

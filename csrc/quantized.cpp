@@ -33,7 +33,7 @@ template <int BITS, int M, int N>
 // M rows times the weights of N panels. Sums are arrays with one index, their loops unrolled early, and the loops around those run
 // at least once: else GCC keeps them in memory.
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED, int M, int N>
-void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, const uint8_t* panel, const Ahead& ahead,
+void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, const uint8_t* panel, const NextPanels& ahead,
               Floats (&y)[M][N * PARTS]) {
     constexpr int ALL = N * PARTS, SUMS = M * ALL;
     constexpr int PIECE_BYTES = UNITS * UNIT * PANEL * BITS / 8;  // of codes, in a panel
@@ -95,7 +95,7 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
 template <typename T, int BITS, int UNITS, bool ROTATED>
 void to_integers(const QuantizedCall& call, const IntegerRows& x, Range panels, const Team& team) {
     int zero = call.weight.zero - RAISED<BITS>;
-    if constexpr (ROTATED) quantize_rotated_rows<T, ROWS>(call.rows, zero, x, FirstPanels(team, panels), team);
+    if constexpr (ROTATED) quantize_rotated_rows<T, ROWS>(call.rows, zero, x, Ahead(team, panels, MOST_FIRST_PANELS), team);
     else quantize_rows<T, UNITS, ROWS>(call.rows, zero, x, team);
 }
 
@@ -112,7 +112,7 @@ void linear(const QuantizedCall& call, const Team& team) {
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (x.row_bytes() * ROWS)) * ROWS;
     auto rows_of_panels = [&](int64_t first, int64_t count, int64_t index, auto N) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes;
-        Ahead ahead = next_panels(panel, N, weight.panel_bytes, num_groups * num_pieces, (count + ROWS - 1) / ROWS);
+        NextPanels ahead = next_panels(panel, N, weight.panel_bytes, num_groups * num_pieces, (count + ROWS - 1) / ROWS);
         in_groups<N == 1 ? ROWS : 1>(first, count, [&](int64_t row, auto M) {
             prefetch_results<N>(call.rows, row, M, index);
             Floats y[M][N * PARTS];

@@ -121,7 +121,7 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
 // Of rotated rows: tile by tile where these are whole, for their lines are then neighbours. Each member makes its own rows, as kernels
 // do that go row by row. The next row is rotated before one becomes integers: what this waits for, sums across lanes, is then there.
 template <typename T>
-void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, FirstPanels panels, const Team& team) {
+void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, Ahead panels, const Team& team) {
     int64_t lines_of_row = static_cast<int64_t>(num_lines(x.num_inputs)), step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
     std::vector<Line> rotated(2 * lines_of_row);
     Rotated found[2];
@@ -184,7 +184,7 @@ struct Work {
     bool has_second(int64_t pair) const { return gate || 2 * pair + 1 < num_panels(); }
     const uint8_t* panel(int64_t index) const { return call.weight.panels + index * call.weight.panel_bytes; }
     // What is asked for while a pair is multiplied.
-    Ahead next_pair(int64_t pair, int64_t num_parts, int64_t num_passes) const {
+    NextPanels next_pair(int64_t pair, int64_t num_parts, int64_t num_passes) const {
         return next_panels(panel(first_of(pair)), gate ? 1 : 2, call.weight.panel_bytes, num_parts, num_passes);
     }
 

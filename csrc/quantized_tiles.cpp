@@ -25,7 +25,7 @@ inline void multiply_group(const Work& work, const uint8_t* x, const uint8_t* co
 // Groups: one tile of rows times one panel, up to M rows, their totals in registers. While one group's sums are scaled
 // the next one's are multiplied.
 template <int M, bool ZERO, bool MINIMUM>
-void multiply_groups(const Work& work, int64_t tile, const Panel& panel, Ahead& ahead, Floats (&y)[M][PARTS]) {
+void multiply_groups(const Work& work, int64_t tile, const Panel& panel, NextPanels& ahead, Floats (&y)[M][PARTS]) {
     const Shape& shape = work.shape;
     const auto* x = reinterpret_cast<const uint8_t*>(work.x.codes(tile * shape.rows));
     const auto* group = work.groups(tile);
@@ -74,7 +74,7 @@ void multiply_groups(const Work& work, int64_t tile, const Panel& panel, Ahead& 
 
 // One tile of rows times a pair of panels.
 template <int M, bool ZERO, bool MINIMUM>
-void multiply_pair(const Work& work, int64_t tile, int64_t pair, const Panel (&panels)[2], Ahead (&aheads)[2]) {
+void multiply_pair(const Work& work, int64_t tile, int64_t pair, const Panel (&panels)[2], NextPanels (&aheads)[2]) {
     const LinearRows& rows = work.call.rows;
     int64_t row = tile * work.shape.rows, index = work.first_of(pair);
     Floats first[M][PARTS], second[M][PARTS];
@@ -107,7 +107,7 @@ void groups(const Work& work, const Team& team) {
                     [&](int64_t first, int64_t count, int64_t pair) {
         int64_t index = work.first_of(pair), step = work.from_first_to_second();
         Panel panels[2] = {memory.load(index, 0)};
-        Ahead aheads[2] = {work.next_pair(pair, shape.num_groups, count)};
+        NextPanels aheads[2] = {work.next_pair(pair, shape.num_groups, count)};
         if (work.has_second(pair)) panels[1] = memory.load(index + step, 1);
         aheads[1] = {aheads[0].from + step * weight.panel_bytes, aheads[0].step};
         for (int64_t tile = first; tile < first + count; ++tile) {
@@ -127,7 +127,7 @@ bool is_faster(const QuantizedWeight& weight, int64_t num_rows) {
 
 template <typename T>
 void to_integers(const QuantizedCall& call, const Shape& shape, const IntegerRows& x, Range panels, const Team& team) {
-    if (call.weight.rotated) quantize_rotated_tiles<T>(call.rows, call.weight.zero, shape, x, FirstPanels(team, panels), team);
+    if (call.weight.rotated) quantize_rotated_tiles<T>(call.rows, call.weight.zero, shape, x, Ahead(team, panels, MOST_FIRST_PANELS), team);
     else quantize_tiles<T>(call.rows, call.weight.zero, shape, x, team);
 }
 

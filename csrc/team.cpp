@@ -29,30 +29,38 @@ inline void pause() {
 }
 
 constexpr int64_t LINE = 64;
-constexpr int64_t MOST_AHEAD = 256 << 10;  // of a second cache of 512 KiB and more
+constexpr int64_t MOST_WHILE_WAITING = 256 << 10;  // of a second cache of 512 KiB and more
 
-// A member's part of a range, asked for line by line.
-class Ahead {
-public:
-    Ahead(const Team& team, Range range)
-        : stream_bytes_(range.num_bytes / range.streams), streams_(range.streams),
-          next_(static_cast<const char*>(range.begin) + stream_bytes_ * team.thread / team.size),
-          end_(next_ + std::min(stream_bytes_ / team.size, MOST_AHEAD / streams_)) {}
-
-    void ask() {
-        if (next_ >= end_) return;
-        for (int stream = 0; stream < streams_; ++stream) __builtin_prefetch(next_ + stream * stream_bytes_, 0, 2);
-        next_ += LINE;
-    }
-
-private:
-    int64_t stream_bytes_;
-    int streams_;
-    const char* next_;
-    const char* end_;
-};
+// A row's bits do not depend on who computes it: all members round, and treat the smallest numbers, as the caller does.
+#if defined(__x86_64__)
+using FloatingPointMode = unsigned;
+FloatingPointMode mode_of_this_thread() { return __builtin_ia32_stmxcsr(); }
+void use_mode(FloatingPointMode mode) { __builtin_ia32_ldmxcsr(mode); }
+#elif defined(__aarch64__)
+using FloatingPointMode = uint64_t;
+FloatingPointMode mode_of_this_thread() {
+    FloatingPointMode mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+}
+void use_mode(FloatingPointMode mode) { asm volatile("msr fpcr, %0" : : "r"(mode)); }
+#else
+struct FloatingPointMode {};
+FloatingPointMode mode_of_this_thread() { return {}; }
+void use_mode(FloatingPointMode) {}
+#endif
 
 }  // namespace
+
+Ahead::Ahead(const Team& team, Range range, int64_t most)
+    : next_(static_cast<const char*>(range.begin) + range.num_bytes / range.streams * team.thread / team.size),
+      left_(std::min(range.num_bytes / team.size, most)), stream_bytes_(range.num_bytes / range.streams), streams_(range.streams) {}
+
+void Ahead::ask(int64_t num_bytes) {
+    for (; num_bytes > 0 && left_ > 0; next_ += LINE)
+        for (int stream = 0; stream < streams_; ++stream, num_bytes -= LINE, left_ -= LINE)
+            __builtin_prefetch(next_ + stream * stream_bytes_, 0, 2);
+}
 
 void Team::wait(Range next) const {
     int round = meeting->round.load(std::memory_order_acquire);
@@ -63,11 +71,11 @@ void Team::wait(Range next) const {
         if (meeting->num_asleep.load() > 0) meeting->round.notify_all();
         return;
     }
-    Ahead ahead(*this, next);
+    Ahead ahead(*this, next, MOST_WHILE_WAITING);
     auto spin_until_over = [&](int spins) {
         for (int spin = 0; spin < spins; ++spin) {
             if (meeting->round.load(std::memory_order_acquire) != round) return true;
-            ahead.ask();
+            ahead.ask(LINE);
             pause();
         }
         return false;
@@ -145,13 +153,14 @@ public:
         Meeting meeting(num_others + 1);
         meeting_ = &meeting;
         work_ = &work;
+        mode_ = mode_of_this_thread();
         team_size_ = num_others + 1;
         num_busy_.store(num_others, std::memory_order_relaxed);
         for (int i = 0; i < num_others; ++i) {
             helpers_[i]->call.fetch_add(1, std::memory_order_release);
             helpers_[i]->call.notify_one();
         }
-        work({0, team_size_, &meeting});
+        compute({0, team_size_, &meeting});
         for (int busy; (busy = num_busy_.load(std::memory_order_acquire)) > 0;) wait_while(num_busy_, busy);
         return std::chrono::nanoseconds(meeting.nanoseconds_waited.load());
     }
@@ -176,10 +185,14 @@ private:
         }
     }
 
+    // Others would wait for a member that threw, in memory that is gone.
+    void compute(const Team& team) const noexcept { (*work_)(team); }
+
     [[noreturn]] void serve(const Helper& helper, int thread) {
         for (int answered = 0;; ++answered) {
             wait_while(helper.call, answered);
-            (*work_)({thread, team_size_, meeting_});
+            use_mode(mode_);
+            compute({thread, team_size_, meeting_});
             if (num_busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) num_busy_.notify_one();
         }
     }
@@ -188,6 +201,7 @@ private:
     std::vector<std::unique_ptr<Helper>> helpers_;
     const std::function<void(const Team&)>* work_ = nullptr;
     Meeting* meeting_ = nullptr;
+    FloatingPointMode mode_{};
     int team_size_ = 0;
     std::atomic<int> num_busy_{0};
 };

@@ -40,6 +40,20 @@ struct Slice {
     int64_t first, last;
 };
 
+struct Team;
+
+// A member's part of a range, `most` bytes of it at most, asked for little by little while memory has nothing else to do.
+class Ahead {
+public:
+    Ahead(const Team& team, Range range, int64_t most);
+    void ask(int64_t num_bytes);
+
+private:
+    const char* next_;
+    int64_t left_, stream_bytes_;
+    int streams_;
+};
+
 // One member. Compiled once, for every processor: nothing here may be inlined into an instruction set's files.
 struct Team {
     int thread, size;

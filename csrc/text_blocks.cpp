@@ -1,4 +1,4 @@
-// A block's tokens are all there at once: its K is transposed in registers, where a cache's writes (attention.cpp) put down a
+// A block's tokens are all there at once: its K is transposed in registers, where a cache's writes (kv_write.cpp) put down a
 // token's numbers one by one.
 #include "text_blocks.h"
 

@@ -11,7 +11,7 @@ namespace quire {
 struct TextBlocksCall {
     const void* key;  // [T, G, D], tokens `key_stride` elements apart
     const void* value;
-    void* key_blocks;  // as a cache's, zeros where no token is
+    void* key_blocks;  // as a cache's; in whole panels zeros where no token is
     void* value_blocks;
     const int64_t* starts;  // [num_blocks + 1]
     int64_t key_stride, value_stride, num_blocks;

@@ -323,7 +323,7 @@ struct PowerFactors<6> {
     static constexpr float VALUES[] = {1.0f, 0.693147063f, 0.240229309f, 0.0554852821f, 0.00967545155f, 0.00124678458f, 2.16129163e-4f};
 };
 
-// 2^x: 2^n 2^r, n the next whole number below, 2^r by a polynomial. Far below the smallest normal number: 0; from 128 on infinite, or
+// 2^x: 2^n 2^r, n the next whole number below, 2^r by a polynomial. Of NaN: NaN. Far below the smallest normal number: 0; from 128 on infinite, or
 // elsewhere than in AVX-512 larger than 2^127.
 template <int DEGREE>
 inline Floats power_of_two(Floats x) {
@@ -331,7 +331,7 @@ inline Floats power_of_two(Floats x) {
 #if defined(__AVX512F__)
     Floats r = (Floats)_mm512_maskz_reduce_ps(0xffff, (__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 #else
-    Floats above = min(max(x, fill(-126.0f)), fill(127.9f));
+    Floats above = min(fill(127.9f), max(fill(-126.0f), x));  // a NaN stays one
     Ints exponent = __builtin_convertvector(above + 127.0f, Ints);
     Floats r = above - __builtin_convertvector(exponent - 127, Floats);
 #endif

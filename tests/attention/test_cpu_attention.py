@@ -199,6 +199,27 @@ def test_another_rows_nan_stays_its_own(kv_dtype: torch.dtype | None) -> None:
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_a_later_tokens_overflow_is_nothing_to_those_before(
+    value: float, dtype: torch.dtype, kv_dtype: torch.dtype | None, instruction_set: str
+) -> None:
+    """Queries of one prompt are computed together, and those that do not see a token give it a weight of 0: not 0 times infinity."""
+    for head_dim, block_size in ((8, 5), (64, 16)):
+        shape = make_shape(num_heads=3, num_kv_heads=1, head_dim=head_dim)
+        row = make_tokens(shape, 40, seed=6, dtype=dtype)
+        row.value[37, :, 3] = value
+        outputs = []
+        for counts in ([40], [37, 1, 2]):
+            paged = PagedRows(backend(instruction_set), shape, [row], block_size=block_size, kv_dtype=kv_dtype)
+            outputs += paged.run([{0: count} for count in counts])
+        assert outputs[0][:37].isfinite().all()
+        assert torch.equal(outputs[0][:37], outputs[1][:37])
+        assert not outputs[0][37:].isfinite().all(-1).any()
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("block_size", [5, 16])
 def test_codes_are_the_nearest(block_size: int, dtype: torch.dtype, instruction_set: str) -> None:

@@ -10,12 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 
 from quire.core.native import has_native_module
 from quire.kernels import native
+from quire.kernels.arithmetic import add
 from quire.kernels.array import Arrays
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, pack_
+from quire.kernels.recording import Arena
 from quire.kernels.tensor import Numbers
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -43,6 +46,40 @@ def test_callers_at_the_same_time_each_get_their_own_result(weight: DensePanels)
     with ThreadPoolExecutor(4) as callers:
         found = list(callers.map(lambda n: product(weight, 1 + n % 4), range(200)))
     assert all(np.array_equal(result, expected) for result in found)
+
+
+def test_a_program_runs_on_no_more_threads_than_its_arrays_have_room_for(weight: DensePanels) -> None:
+    before = native.thread_count()
+    try:
+        native.use_num_threads(1)
+        recording = native.new_recording(Arena())
+        x = Arrays().of(np.random.default_rng(1).standard_normal((20, 256), np.float32))
+        with recording:
+            found = dense_linear(x, weight)
+        expected = product(weight, 1)
+        native.use_num_threads(3)
+        native.run(recording)
+    finally:
+        native.use_num_threads(before)
+    assert recording.num_threads == 1
+    assert np.array_equal(found.stored, expected)
+
+
+def test_all_members_treat_the_smallest_numbers_as_the_caller_does() -> None:
+    """Torch's switch is that of the calling thread."""
+    x = np.full((4096, 64), 1e-39, np.float32)
+    found = []
+    before = native.thread_count()
+    try:
+        native.use_num_threads(4)
+        for flushed in (True, False):
+            assert torch.set_flush_denormal(flushed)
+            found.append(add(Arrays().of(x), Arrays().of(x)).stored)
+    finally:
+        torch.set_flush_denormal(False)
+        native.use_num_threads(before)
+    assert (found[0] == 0).all()
+    assert (found[1] > 0).all()
 
 
 # A process of its own, where no other test has started threads.

@@ -194,7 +194,7 @@ def test_float16_is_torchs_and_the_start_says_what_is_faster(smollm2_config: Mod
         resolve(EngineConfig(dtype="float16", backend="cpu"), smollm2_config, machine)
 
 
-AVX2 = frozenset({"avx2", "fma", "bmi2", "f16c"})
+AVX2 = frozenset({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"})
 
 
 def test_the_kernels_choose_their_instruction_set_unless_one_is_asked_for(

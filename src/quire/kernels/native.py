@@ -274,12 +274,13 @@ def new_recording(arena: Arena, num_rows: int = 0) -> Recording:
     Programs that never run at the same time may share an arena. What is recorded for `num_rows` tokens is taken to be of one
     token each row: all tokens have to be more, or as many.
     """
-    return Recording(module().Program(num_rows), arena)
+    return Recording(module().Program(num_rows), arena, thread_count())
 
 
 def run(recording: Recording, counts: tuple[int, int] | None = None) -> None:
-    """All that was recorded, or what concerns the first so many tokens, of the first so many rows."""
-    recording.program.run(thread_count(), counts)
+    """All that was recorded, or what concerns the first so many tokens, of the first so many rows. On no more threads than when it was
+    recorded."""
+    recording.program.run(min(thread_count(), recording.num_threads), counts)
 
 
 def _strided(x: Tensor) -> tuple[int, int, int]:

@@ -67,11 +67,12 @@ class Arena:
 
 
 class Recording:
-    """`program` is the module's."""
+    """`program` is the module's; its arrays have room for `num_threads`."""
 
-    def __init__(self, program: Any, arena: Arena) -> None:
+    def __init__(self, program: Any, arena: Arena, num_threads: int) -> None:
         self.program = program
         self.arena = arena
+        self.num_threads = num_threads
 
     def __enter__(self) -> Self:
         self.arena.settle()
