@@ -8,8 +8,6 @@ namespace quire::QUIRE_ISA {
 
 inline Floats magnitude(Floats x) { return max(x, -x); }
 
-constexpr float LOG2_E = 1.44269504f;
-
 // x / (1 + e^-x), of `T` as precise as that is. Bounded, e^-x has a reciprocal.
 template <typename T>
 inline Floats silu(Floats x) {

@@ -17,15 +17,15 @@ constexpr int VECTORS = LANES == 16 ? 4 : 2;
 using Scores = float[QUERIES][KEYS];
 
 template <int MOST, typename Function>
-inline void in_groups(int first, int count, Function&& function) {
-    for (; first + MOST <= count; first += MOST) function(first, std::integral_constant<int, MOST>());
-    if constexpr (MOST > 1) in_groups<MOST - 1>(first, count, function);
+inline void in_groups(int first, int last, Function&& function) {
+    for (; first + MOST <= last; first += MOST) function(first, std::integral_constant<int, MOST>());
+    if constexpr (MOST > 1) in_groups<MOST - 1>(first, last, function);
 }
 
 template <int MOST, typename Function>
-inline void in_halves(int first, int count, Function&& function) {
-    for (; first + MOST <= count; first += MOST) function(first, std::integral_constant<int, MOST>());
-    if constexpr (MOST > 1) in_halves<MOST / 2>(first, count, function);
+inline void in_halves(int first, int last, Function&& function) {
+    for (; first + MOST <= last; first += MOST) function(first, std::integral_constant<int, MOST>());
+    if constexpr (MOST > 1) in_halves<MOST / 2>(first, last, function);
 }
 
 // The words of a query, or of weights, that meet one unit.

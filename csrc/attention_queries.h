@@ -21,7 +21,6 @@ struct Queries {
     int64_t position[MAX_QUERIES];
 };
 
-constexpr float LOG2_E = 1.44269504f;
 constexpr float UNSEEN = -1e30f;  // a score, and the base before there is one: 2^UNSEEN is 0
 constexpr float HEADROOM = 8;     // powers of two by which a score, or a lane's sum of weights, may be above the base
 constexpr float LARGEST_SUM = 256;  // 2^HEADROOM: beyond, the base follows

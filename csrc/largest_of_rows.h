@@ -36,9 +36,8 @@ struct alignas(64) LargestOfRow {
     Largest found() const {
         Largest best = {results[0], int64_t{panels[0]} * PANEL};
         for (int n = 1; n < PANEL; ++n) {
-            int64_t output = int64_t{panels[n]} * PANEL + n;
-            bool more = exceeds(results[n], best.logit), less = exceeds(best.logit, results[n]);
-            if (more || (!less && output < best.token_id)) best = {results[n], output};
+            Largest other = {results[n], int64_t{panels[n]} * PANEL + n};
+            if (is_more_likely(other, best)) best = other;
         }
         return best;
     }
@@ -65,8 +64,7 @@ void find_largest(const MostLikelyCall& call, LinearRows rows, const Team& team,
         Largest best = largest_of_member(call, 0)[row].found();
         for (int member = 1; member < team.size; ++member) {
             Largest other = largest_of_member(call, member)[row].found();
-            bool more = exceeds(other.logit, best.logit), less = exceeds(best.logit, other.logit);
-            if (more || (!less && other.token_id < best.token_id)) best = other;
+            if (is_more_likely(other, best)) best = other;
         }
         call.token_ids[row] = best.token_id;
         call.largest[row] = best.logit;

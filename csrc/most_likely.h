@@ -21,8 +21,14 @@ struct Largest {
 
 constexpr int64_t LARGEST_OF_ROW_BYTES = 128;
 
-// A value that is not a number is larger than all others, and equal to its like.
-inline bool exceeds(float x, float y) { return x > y || (x != x && y == y); }
+// A value that is not a number is larger than all others, and equal to its like. (Always inlined: no instruction set's file may share
+// another one's code.)
+[[gnu::always_inline]] inline bool exceeds(float x, float y) { return x > y || (x != x && y == y); }
+
+// Of equal ones the one with the lowest id.
+[[gnu::always_inline]] inline bool is_more_likely(const Largest& a, const Largest& b) {
+    return exceeds(a.logit, b.logit) || (!exceeds(b.logit, a.logit) && a.token_id < b.token_id);
+}
 
 constexpr int64_t TOKENS_A_PART = 4096;
 

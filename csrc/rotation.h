@@ -43,7 +43,7 @@ inline int next_radix(int64_t left) {
 }
 
 // What a row's scale follows from: by lane the largest magnitude, but for NaN; and NaN where a value is not finite.
-struct Largest {
+struct LargestMagnitude {
     Floats magnitude = {}, times_zero = {};
 
     // Those of N values first: one after the other each would wait for the one before.
@@ -97,8 +97,8 @@ struct WeightedRow {
 // Two stages at once, A values `stride` apart and B of these groups. The last ones do what is left: neighbours meet, and `largest` is
 // told of all values. One that is not finite is in all that it met.
 template <int A, int B, bool LAST, typename Row>
-inline void rotate_stages(Row& row, int64_t count, int64_t stride, float* to, Largest& largest) {
-    Largest of_all = largest;  // of its own, as is what is read, so that it stays in registers
+inline void rotate_stages(Row& row, int64_t count, int64_t stride, float* to, LargestMagnitude& largest) {
+    LargestMagnitude of_all = largest;  // of its own, as is what is read, so that it stays in registers
     Row from = row;
     for (int64_t block = 0; block < count; block += stride * A * B)
         for (int64_t first = block; first < block + stride; first += LANES) {
@@ -129,7 +129,7 @@ inline void rotate_stages(Row& row, int64_t count, int64_t stride, float* to, La
 }
 
 template <int A, bool LAST, typename Row>
-inline void rotate_stages(int b, Row& from, int64_t count, int64_t stride, float* to, Largest& largest) {
+inline void rotate_stages(int b, Row& from, int64_t count, int64_t stride, float* to, LargestMagnitude& largest) {
     switch (b) {
         case 3: return rotate_stages<A, 3, LAST>(from, count, stride, to, largest);
         case 4: return rotate_stages<A, 4, LAST>(from, count, stride, to, largest);
@@ -149,7 +149,7 @@ inline float rotate(Row& from, int64_t count, int64_t stride, float* to) {
     if (four) left /= 4;
     int radix = next_radix(left);
     left /= radix;
-    Largest largest;
+    LargestMagnitude largest;
     if (next_radix(left) == 1) {
         if (four) rotate_stages<4, true>(radix, from, count, stride, to, largest);
         else rotate_stages<1, true>(radix, from, count, stride, to, largest);

@@ -7,7 +7,7 @@
 namespace quire::QUIRE_ISA {
 
 template <int STEP, typename Vector, std::size_t... LANE>
-inline Vector rotated(Vector v, std::index_sequence<LANE...>) {
+inline Vector lanes_shifted(Vector v, std::index_sequence<LANE...>) {
     return __builtin_shufflevector(v, v, ((LANE + STEP) % LANES)...);
 }
 
@@ -20,8 +20,8 @@ template <int STEP = LANES / 2>
 inline TwoLargest two_largest(Ints first, Ints second) {
     if constexpr (STEP == 0) return {first[0], second[0]};
     else {
-        Ints other = rotated<STEP>(first, std::make_index_sequence<LANES>());
-        second = max(max(second, rotated<STEP>(second, std::make_index_sequence<LANES>())), min(first, other));
+        Ints other = lanes_shifted<STEP>(first, std::make_index_sequence<LANES>());
+        second = max(max(second, lanes_shifted<STEP>(second, std::make_index_sequence<LANES>())), min(first, other));
         return two_largest<STEP / 2>(max(first, other), second);
     }
 }

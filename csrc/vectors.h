@@ -261,12 +261,14 @@ inline Vector max_of_each(Vector (&v)[LANES]) {
     }
 }
 
+constexpr float LOG2_E = 1.44269504f;
+
 // e^x for x <= 0: 2^n e^r with |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7. Below the smallest normal number: 0.
 inline Floats exp_of_negative(Floats x) {
     constexpr float SMALLEST = -87.0f;
     Floats bounded = max(x, fill(SMALLEST));
     // Adding and subtracting 1.5 * 2^23 rounds to an integer.
-    Floats n = (bounded * 1.44269504f + 12582912.0f) - 12582912.0f;
+    Floats n = (bounded * LOG2_E + 12582912.0f) - 12582912.0f;
     Floats r = bounded - n * 0.693359375f + n * 2.12194440e-4f;
     Floats p = fill(1.0f / 5040);
     for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = p * r + c;
