@@ -24,6 +24,8 @@ struct AttentionCall {
     float softcap;   // 0: none
     int64_t window;  // keys a query sees, itself included; 0: all before it
     bool causal;     // else a query sees all keys of its row
+    float* scratch;  // for sums of sections, on a cache line (attention_pieces.h)
+    int64_t scratch_floats;
 };
 
 // K and V of each of T tokens to its slot: block * block_size + place.

@@ -31,16 +31,16 @@ std::vector<Item> groups_of(const AttentionCall& call, const std::vector<Part>& 
     int pieces = (2 * num_threads + call.layout.num_kv_heads - 1) / call.layout.num_kv_heads, most = (num_parts + pieces - 1) / pieces;
     std::vector<Item> groups;
     for (int first = 0; first < num_parts;) {
-        int64_t shared = 0, tokens = parts[first].last - parts[first].first;
-        int last = first + 1;
-        for (; last < num_parts && last - first < most; ++last) {
-            tokens += parts[last].last - parts[last].first;
-            int64_t common = tokens * heads <= MAX_QUERIES ? common_keys(call, parts[first], parts[last]) : 0;
+        auto queries = [&](int p) { return static_cast<int>(parts[p].last - parts[p].first) * heads; };
+        int64_t shared = 0;
+        int last = first + 1, num_queries = queries(first);
+        for (; last < num_parts && last - first < most; num_queries += queries(last++)) {
+            int64_t common = num_queries + queries(last) <= MAX_QUERIES ? common_keys(call, parts[first], parts[last]) : 0;
             // A row that shares far less would let the others read theirs again.
             if (common == 0 || 2 * common < shared) break;
             shared = last == first + 1 ? common : std::min(common, shared);
         }
-        groups.push_back({&parts[first], last - first, 0, shared});
+        groups.push_back({&parts[first], last - first, 0, num_queries, shared});
         first = last;
     }
     return groups;
@@ -52,7 +52,7 @@ std::vector<Item> items_of(const AttentionCall& call, const std::vector<Part>& p
     for (auto first = groups.begin(); first != groups.end();) {
         auto last = std::find_if(first + 1, groups.end(), [&](const Item& group) { return group.parts->row != first->parts->row; });
         for (int kv_head = 0; kv_head < call.layout.num_kv_heads; ++kv_head)
-            for (auto group = first; group != last; ++group) items.push_back({group->parts, group->num_parts, kv_head, group->shared});
+            for (auto group = first; group != last; ++group) items.push_back({group->parts, group->num_parts, kv_head, group->num_queries, group->shared});
         first = last;
     }
     return items;
@@ -66,22 +66,13 @@ Keys own_keys(const AttentionCall& call, const Part& part, int kv_head, int64_t 
     return {part.row, std::max(low / KEYS * KEYS, shared), low, call.causal ? start + part.last : context, kv_head};
 }
 
-Keys first_keys(const AttentionCall& call, const Item& item) {
-    if (item.shared == 0) return own_keys(call, item.parts[0], item.kv_head, 0);
-    return {item.parts[0].row, 0, 0, item.shared, item.kv_head};
-}
-
 AttentionItems::AttentionItems(const AttentionCall& call, int num_threads)
-    : parts_(parts_of(call)), items_(items_of(call, parts_, num_threads)), heads_(call.num_heads / call.layout.num_kv_heads) {}
+    : parts_(parts_of(call)), items_(items_of(call, parts_, num_threads)) {}
 AttentionItems::~AttentionItems() = default;
 int AttentionItems::most_queries() const {
-    int64_t most = 1;
-    for (const Item& item : items_) {
-        int64_t tokens = 0;
-        for (int p = 0; p < item.num_parts; ++p) tokens += item.parts[p].last - item.parts[p].first;
-        most = std::max(most, tokens * heads_);
-    }
-    return static_cast<int>(most);
+    int most = 1;
+    for (const Item& item : items_) most = std::max(most, item.num_queries);
+    return most;
 }
 int64_t AttentionItems::size() const { return static_cast<int64_t>(items_.size()); }
 const Item& AttentionItems::operator[](int64_t i) const { return items_[i]; }

@@ -21,7 +21,7 @@ struct Part {
 // Neighbouring parts, all of which see the `shared` keys that their rows begin with.
 struct Item {
     const Part* parts;
-    int num_parts, kv_head;
+    int num_parts, kv_head, num_queries;
     int64_t shared;
 };
 
@@ -33,9 +33,6 @@ struct Keys {
 
 // What a part's tokens see after the `shared` keys.
 Keys own_keys(const AttentionCall& call, const Part& part, int kv_head, int64_t shared);
-
-// What an item begins with: the shared keys, or else the first part's own.
-Keys first_keys(const AttentionCall& call, const Item& item);
 
 class AttentionItems {
 public:
@@ -50,7 +47,6 @@ public:
 private:
     std::vector<Part> parts_;
     std::vector<Item> items_;
-    int heads_;  // that share a KV head
 };
 
 }  // namespace quire

@@ -1,6 +1,6 @@
-// Attention of a prompt by tiles: of one row's queries 16 at a time pass over its keys, chunk by chunk, and their outputs stay in tiles. The
-// products of a chunk's values and of the chunk after the next one's keys come one by one, and between two of them one query's scores
-// become weights: what multiplies tiles and what computes in registers work at the same time.
+// Attention of a prompt by tiles: of one row's queries 16 at a time pass over a section of its keys, chunk by chunk, and their outputs
+// stay in tiles. The products of a chunk's values and of the chunk after the next one's keys come one by one, and between two of them one
+// query's scores become weights: what multiplies tiles and what computes in registers work at the same time.
 // The bits are those of attention_tiles.cpp's `meet`: each sum has the same terms in the same order.
 #pragma once
 
@@ -15,7 +15,9 @@ namespace quire::QUIRE_TILES {
 constexpr int UNITS_OF_TILE = TILE_ROWS;  // of a head's dimensions or of tokens, in a tile of K or V
 constexpr int UNITS_OF_CHUNK = KEYS / 2;  // of tokens
 constexpr int PARTS_OF_CHUNK = UNITS_OF_CHUNK / UNITS_OF_TILE;
-constexpr int64_t CHUNKS_OF_SPAN = 64;    // of which K and V stay in a core's second cache: of 64 dimensions each 0.5 MB
+constexpr int64_t CHUNKS_OF_SECTION = SECTION / KEYS;
+constexpr int64_t CHUNKS_OF_SPAN = 64;  // of which K and V stay in a core's second cache: of 64 dimensions each 0.5 MB
+static_assert(CHUNKS_OF_SPAN % CHUNKS_OF_SECTION == 0);
 
 // Chunks of a row's K and V for a KV head as passes read them: keys where they lie, values together. They are kept for the next
 // queries of the row.
@@ -79,7 +81,7 @@ public:
     }
     int64_t end() const { return queries_.position[first_ + count_ - 1] / KEYS + 1; }
 
-    // Those of the span from `begin` to `end`.
+    // Those of a section from `begin` to `end`.
     void run(int64_t begin, int64_t end) {
         std::memcpy(totals_[begin % 2], total(), sizeof totals_[0]);
         load_outputs();

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "attention_chunk.h"
-#include "attention_items.h"
+#include "attention_pieces.h"
 
 namespace quire::QUIRE_ISA {
 
-// What an item keeps.
+// What an item keeps, of one section at a time.
 struct Queries {
     int width;                    // head_dim, rounded up to whole vectors
     int num_words;                // of a query, 32 bits each
@@ -18,7 +18,7 @@ struct Queries {
     float scale[MAX_QUERIES];
     int32_t first_score[MAX_QUERIES];  // a score is a sum from here on
     float weight_scale[MAX_QUERIES];  // what the last chunk's weights, as units, have to be multiplied by
-    int64_t position[MAX_QUERIES];
+    int64_t position[MAX_QUERIES];  // of the last key that is seen
 };
 
 constexpr float UNSEEN = -1e30f;  // a score, and the base before there is one: 2^UNSEEN is 0
@@ -47,7 +47,7 @@ inline float whole_top(ScoreUnder&& score_under, Seen seen) {
     put_under(0, score_under, seen, v);
     Floats most = v[0];
     for (int group = 1; group < GROUPS; ++group) most = max(most, v[group]);
-    return __builtin_ceilf(max_of(most));
+    return largest(__builtin_ceilf(max_of(most)), UNSEEN);  // which may be minus infinity
 }
 
 // Of scores times `factor`.
@@ -82,6 +82,7 @@ template <typename Type, typename ScoreUnder, typename To>
         sum = put_weights<Type::WEIGHT_DEGREE>(v);
         shrunk = whole_power_of_two(under - queries.base[n]);
     } else {
+        if (queries.base[n] == UNSEEN) queries.base[n] = whole_top(score_under, seen);  // no sums yet that would follow
         put_under(queries.base[n], score_under, seen, v);
         sum = put_weights<Type::WEIGHT_DEGREE>(v);
         if (any_above(sum, LARGEST_SUM)) {
@@ -100,11 +101,23 @@ inline Seen seen_by(const AttentionCall& call, int64_t position, int64_t first) 
     return {static_cast<int>(oldest < 0 ? 0 : oldest < KEYS ? oldest : KEYS), static_cast<int>(newest < KEYS ? newest : KEYS - 1)};
 }
 
+// The last one that a token of the part sees.
+inline int64_t position_of(const AttentionCall& call, const Part& part, int64_t token) {
+    int64_t context = call.context_lens[part.row];
+    return call.causal ? context - call.query_starts[part.row + 1] + token : context - 1;
+}
+
+// As if the query had seen nothing.
+inline void forget(Queries& queries, int n) {
+    for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
+    store(queries.total + n * LANES, Floats{});
+    queries.base[n] = UNSEEN;
+}
+
 // The queries of one part, from the place `n` on; returns how many.
 template <typename Type>
 int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n, Queries& queries) {
     int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim, begin = n;
-    int64_t start = call.context_lens[part.row] - call.query_starts[part.row + 1];
     const auto* query = static_cast<const typename Type::Value*>(call.query) + kv_head * heads * head_dim;
     for (int64_t token = part.first; token < part.last; ++token)
         for (int d = 0; d < heads * head_dim; d += CACHE_LINE / sizeof(typename Type::Value)) prefetch(query + token * call.query_stride + d);
@@ -114,25 +127,10 @@ int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n
             for (int word = 1; word <= Type::WORDS; ++word) to[queries.num_words - word] = 0;
             queries.scale[n] = Type::put_query(query + token * call.query_stride + head * head_dim, head_dim, to);
             queries.first_score[n] = Type::first_score(to, queries.num_words);
-            for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
-            store(queries.total + n * LANES, Floats{});
-            queries.base[n] = UNSEEN;
-            queries.position[n] = call.causal ? start + token : call.context_lens[part.row] - 1;
+            forget(queries, n);
+            queries.position[n] = position_of(call, part, token);
         }
     return n - begin;
-}
-
-template <typename Type>
-void write_output(const AttentionCall& call, const Part& part, int kv_head, int begin, const Queries& queries) {
-    int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim;
-    int count = static_cast<int>(part.last - part.first) * heads;
-    for (int n = 0; n < count; ++n) {
-        int64_t row = (part.first + n / heads) * call.num_heads + kv_head * heads + n % heads;
-        auto* to = static_cast<typename Type::Value*>(call.output) + row * head_dim;
-        float share = 1.0f / sum_of(load(queries.total + (begin + n) * LANES));
-        for (int d = 0; d < queries.width; d += LANES)
-            store_part(to + d, load(queries.output + (begin + n) * queries.width + d) * share, head_dim - d);
-    }
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -49,29 +49,24 @@ public:
                call.layout.panels(Type::PER_UNIT);
     }
 
-    void pass(const AttentionCall& call, const Item& item, Queries& queries) {
-        if (head_dim_ == 2 * UNITS) pass<1>(call, item, queries);
-        else pass<2>(call, item, queries);
+    void pass(const AttentionCall& call, const Item& item, int64_t section, Queries& queries) {
+        if (head_dim_ == 2 * UNITS) pass<1>(call, item, section, queries);
+        else pass<2>(call, item, section, queries);
     }
 
     Chunk<Type> chunk;
 
 private:
     template <int STEPS>
-    void pass(const AttentionCall& call, const Item& item, Queries& queries) {
-        const Part& part = item.parts[0];
-        queries.count = read_queries<Type>(call, part, item.kv_head, 0, queries);
-        Keys seen = own_keys(call, part, item.kv_head, 0);
-        Keys all = own_keys(call, {part.row, call.query_starts[part.row], call.query_starts[part.row + 1]}, item.kv_head, 0);
-        for (int64_t first = seen.first / KEYS / CHUNKS_OF_SPAN * CHUNKS_OF_SPAN; first * KEYS < seen.end; first += CHUNKS_OF_SPAN) {
-            span_.lay_out(call, all, first, chunk);
-            for (int n = 0; n < queries.count; n += TILE_ROWS) {
-                Pass<STEPS> pass(call, span_, queries, n, queries.count - n < TILE_ROWS ? queries.count - n : TILE_ROWS);
-                int64_t begin = largest(first, pass.begin()), end = pass.end() < first + CHUNKS_OF_SPAN ? pass.end() : first + CHUNKS_OF_SPAN;
-                if (begin < end) pass.run(begin, end);
-            }
+    void pass(const AttentionCall& call, const Item& item, int64_t section, Queries& queries) {
+        int64_t row = item.parts[0].row, first = section * CHUNKS_OF_SECTION, last = first + CHUNKS_OF_SECTION;
+        Keys all = own_keys(call, {row, call.query_starts[row], call.query_starts[row + 1]}, item.kv_head, 0);
+        span_.lay_out(call, all, first / CHUNKS_OF_SPAN * CHUNKS_OF_SPAN, chunk);
+        for (int n = 0; n < queries.count; n += TILE_ROWS) {
+            Pass<STEPS> pass(call, span_, queries, n, queries.count - n < TILE_ROWS ? queries.count - n : TILE_ROWS);
+            int64_t begin = largest(first, pass.begin()), end = pass.end() < last ? pass.end() : last;
+            if (begin < end) pass.run(begin, end);
         }
-        write_output<Type>(call, part, item.kv_head, 0, queries);
     }
 
     // Points to the chunk's values, [units of tokens, D], where 32 tokens lie together and all of them are there. Otherwise copies, in
@@ -188,9 +183,10 @@ private:
     Span span_;
 };
 
-void attend(const AttentionCall& call, const Item& item, const Keys& after, Queries& queries, InTiles& meeting) {
-    if (meeting.passes(call, item)) meeting.pass(call, item, queries);
-    else QUIRE_ISA::attend(call, item, after, queries, meeting);
+void attend_section(const AttentionCall& call, const Item& item, int64_t section, const Keys& after, Queries& queries,
+                    InTiles& meeting) {
+    if (meeting.passes(call, item)) meeting.pass(call, item, section, queries);
+    else QUIRE_ISA::attend_section(call, item, section, after, queries, meeting);
 }
 
 // Of a head's dimensions whole tiles only.

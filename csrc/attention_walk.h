@@ -3,14 +3,15 @@
 // One item of work is a few queries of one KV head. It walks over the keys in chunks of KEYS, whose borders depend on
 // positions alone. Rows whose tables begin with the same blocks, as after a common prefix, are one item: they see these
 // keys together, once, and then each its own (cascade attention: Ye et al. 2024). A weight 2^(score - base) has the type that
-// meets the cache's values (kv_types.h); sums over chunks are float32.
+// meets the cache's values (kv_types.h); sums over chunks are float32. They begin anew with each section, and where items are few
+// the members of a team compute an item's sections side by side (flash decoding: Dao et al. 2023).
 // Every query's additions have one order, whatever else is in its item, its step or its thread: the bits of a row do not
 // depend on the batch or on how a prompt was cut.
 #pragma once
 
 #include <vector>
 
-#include "attention_queries.h"
+#include "attention_sections.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -37,20 +38,40 @@ void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int be
     }
 }
 
+// All queries of an item meet their keys of a section; those `after` them come next.
 template <typename Meeting>
-void attend(const AttentionCall& call, const Item& item, const Keys& after, Queries& queries, Meeting& meeting) {
+void attend_section(const AttentionCall& call, const Item& item, int64_t section, const Keys& after, Queries& queries,
+                    Meeting& meeting) {
+    int heads = call.num_heads / call.layout.num_kv_heads;
+    auto walk_over = [&](int stage, int begin, int count) {
+        walk(call, keys_of(call, item, section, stage), next_keys(call, item, section, stage + 1, after), begin, count, queries, meeting);
+    };
+    if (item.shared > 0) walk_over(0, 0, queries.count);
+    for (int p = 0, begin = 0; p < item.num_parts; ++p) {
+        int count = static_cast<int>(item.parts[p].last - item.parts[p].first) * heads;
+        walk_over(p + 1, begin, count);
+        begin += count;
+    }
+}
+
+// Results of the piece's queries; or their sums, where it is of a split item.
+template <typename Meeting>
+void attend(const AttentionCall& call, const Piece& piece, const Keys& after, Queries& queries, const Kept& kept, Meeting& meeting) {
     using Type = typename Meeting::Type;
-    int counts[MAX_QUERIES], count = 0;
+    const Item& item = *piece.item;
+    queries.count = 0;
     for (int p = 0; p < item.num_parts; ++p)
-        count += counts[p] = read_queries<Type>(call, item.parts[p], item.kv_head, count, queries);
-    queries.count = count;
-    Keys keys = own_keys(call, item.parts[0], item.kv_head, item.shared);
-    if (item.shared > 0) walk(call, first_keys(call, item), keys, 0, count, queries, meeting);
-    for (int p = 0, begin = 0; p < item.num_parts; begin += counts[p++]) {
-        Keys next = p + 1 < item.num_parts ? own_keys(call, item.parts[p + 1], item.kv_head, item.shared) : after;
-        walk(call, keys, next, begin, counts[p], queries, meeting);
-        write_output<Type>(call, item.parts[p], item.kv_head, begin, queries);
-        keys = next;
+        queries.count += read_queries<Type>(call, item.parts[p], item.kv_head, queries.count, queries);
+    int64_t last = piece.sections.last - 1;
+    for (int64_t section = piece.sections.first; section < last; ++section) {
+        attend_section(call, item, section, next_keys(call, item, section + 1, 0, after), queries, meeting);
+        kept.keep(call, queries, section);
+    }
+    attend_section(call, item, last, after, queries, meeting);
+    if (piece.split) return SplitSums(call, *piece.split, queries.width).put(queries, last);
+    for (int p = 0, begin = 0; p < item.num_parts; ++p) {
+        auto sums = [&](int n) { return kept.all(call, queries, begin + n); };
+        begin += write_output<Type>(call, item.parts[p], item.kv_head, queries.width, sums);
     }
 }
 
@@ -58,23 +79,28 @@ template <typename Meeting>
 void attention(const AttentionCall& call, const Team& team) {
     using Type = typename Meeting::Type;
     constexpr int ROOM = MAX_QUERIES + Meeting::SPARE_QUERIES;
-    AttentionItems items(call, team.size);
+    AttentionPieces pieces(call, team.size);
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT, num_words = num_units * Type::WORDS;
     int width = (head_dim + LANES - 1) / LANES * LANES;
-    std::vector<Line> lines(num_lines(ROOM * (width + LANES + num_words)) + 2 * num_lines(KEYS * head_dim) + 2);
+    int64_t kept_floats = floats_of_sums(head_dim), num_kept = pieces.adds_up() ? pieces.most_queries() : 0;
+    std::vector<Line> lines(num_lines(num_kept * kept_floats + ROOM * (width + LANES + num_words)) + 2 * num_lines(KEYS * head_dim) + 2);
     Queries queries;
-    Meeting meeting(call, items.most_queries());
+    Meeting meeting(call, pieces.most_queries());
     queries.width = width;
     queries.num_words = num_words;
-    queries.output = lines.data()->lanes;
+    const Kept kept(lines.data()->lanes, kept_floats);
+    queries.output = lines.data()->lanes + num_kept * kept_floats;
     queries.total = queries.output + ROOM * width;
     queries.values = reinterpret_cast<int32_t*>(queries.total + ROOM * LANES);
     meeting.chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + ROOM * num_words);
     meeting.chunk.copied_values = meeting.chunk.copied_keys + KEYS * num_units;
-    hand_out(team, items.size(), 1, [&](int64_t i) {
-        Keys after = i + 1 < items.size() ? first_keys(call, items[i + 1]) : Keys{};
-        attend(call, items[i], after, queries, meeting);
+    hand_out(team, pieces.size(), 1, [&](int64_t i) {
+        Keys after = i + 1 < pieces.size() ? next_keys(call, *pieces[i + 1].item, pieces[i + 1].sections.first, 0, Keys{}) : Keys{};
+        attend(call, pieces[i], after, queries, kept, meeting);
     });
+    if (pieces.num_splits() == 0) return;
+    team.wait();
+    share(team, pieces.num_splits(), [&](int64_t i) { SplitSums(call, pieces.split(i), width).template write_outputs<Type>(); });
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "amx.h"
+#include "attention_pieces.h"
 #include "counts.h"
 #include "packing.h"
 
@@ -188,7 +189,7 @@ int scale_size(bool codes) { return codes ? sizeof(float) : 0; }
 void attend(Program* program, const std::string& isa, bool bfloat16, bool codes, uintptr_t query, int64_t query_stride, uintptr_t key,
             uintptr_t value, uintptr_t output, uintptr_t block_tables, int64_t max_blocks, uintptr_t query_starts,
             uintptr_t context_lens, int64_t num_rows, int64_t block_size, int num_heads, int num_kv_heads, int head_dim,
-            float scale, float softcap, int64_t window, bool causal, int num_threads) {
+            float scale, float softcap, int64_t window, bool causal, uintptr_t scratch, int64_t scratch_floats, int num_threads) {
     AttentionCall call{at<void>(query),
                        at<void>(key),
                        at<void>(value),
@@ -204,10 +205,27 @@ void attend(Program* program, const std::string& isa, bool bfloat16, bool codes,
                        scale,
                        softcap,
                        window,
-                       causal};
+                       causal,
+                       at<float>(scratch),
+                       scratch_floats};
     const InstructionSet& set = set_named(isa);
     auto kernel = bfloat16 ? set.attention_bfloat16 : set.attention_float32;
     submit(program, num_threads, codes ? set.attention_over_codes[bfloat16] : kernel, call);
+}
+
+// What so many threads divide attention into: of rows of one token, or without an order, that share no blocks.
+int64_t num_attention_pieces(const std::vector<int64_t>& query_starts, const std::vector<int64_t>& context_lens, int num_heads,
+                             int num_kv_heads, int64_t window, int64_t scratch_floats, int num_threads) {
+    AttentionCall call{};
+    call.query_starts = query_starts.data();
+    call.context_lens = context_lens.data();
+    call.num_rows = static_cast<int64_t>(context_lens.size());
+    call.num_heads = num_heads;
+    call.layout.num_kv_heads = num_kv_heads;
+    call.layout.head_dim = 1;
+    call.window = window;
+    call.scratch_floats = scratch_floats;
+    return AttentionPieces(call, num_threads).size();
 }
 
 // A row's address and its stride in elements, and whether it is bfloat16.
@@ -502,7 +520,12 @@ NB_MODULE(_native, module) {
                nb::arg("block_tables"), nb::arg("max_blocks"), nb::arg("query_starts"), nb::arg("context_lens"),
                nb::arg("num_rows"), nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"),
                nb::arg("head_dim"), nb::arg("scale"), nb::arg("softcap"), nb::arg("window"), nb::arg("causal"),
-               nb::arg("num_threads"));
+               nb::arg("scratch"), nb::arg("scratch_floats"), nb::arg("num_threads"));
+    module.def("attention_scratch", &attention_scratch, nb::kw_only(), nb::arg("num_queries"), nb::arg("head_dim"), nb::arg("window"),
+               nb::arg("max_context"), nb::arg("num_threads"), "floats");
+    module.def("num_attention_pieces", &num_attention_pieces, nb::kw_only(), nb::arg("query_starts"), nb::arg("context_lens"),
+               nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("window"), nb::arg("scratch_floats"), nb::arg("num_threads"));
+    module.attr("ATTENTION_SECTION") = SECTION;
     nb::class_<DenseWeight>(module, "DenseWeight")
         .def("__init__",
              [](DenseWeight* self, uintptr_t panels, int64_t num_inputs, int64_t num_outputs, bool bfloat16) {

@@ -158,16 +158,16 @@ def rounded_to_codes(x: torch.Tensor) -> torch.Tensor:
     return codes * (largest / 127)
 
 
-def dense_attention(tokens: Tokens, shape: AttentionShape) -> torch.Tensor:
-    """Straight from the definition, float64 [L, num_heads * head_dim]."""
+def dense_attention(tokens: Tokens, shape: AttentionShape, first: int = 0) -> torch.Tensor:
+    """Straight from the definition, float64 [L - first, num_heads * head_dim]: of the tokens from `first` on."""
     queries_per_kv = shape.num_heads // shape.num_kv_heads
     key, value = (x.double().repeat_interleave(queries_per_kv, 1) for x in (tokens.key, tokens.value))
-    scores = torch.einsum("qhd,khd->hqk", tokens.query.double(), key) * shape.scale
+    scores = torch.einsum("qhd,khd->hqk", tokens.query[first:].double(), key) * shape.scale
     if shape.logit_softcap is not None:
         scores = torch.tanh(scores / shape.logit_softcap) * shape.logit_softcap
     position = torch.arange(len(tokens))
-    visible = position <= position[:, None]
+    visible = position <= position[first:, None]
     if shape.window is not None:
-        visible &= position > position[:, None] - shape.window
+        visible &= position > position[first:, None] - shape.window
     weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, value).flatten(1)

@@ -91,6 +91,24 @@ def test_a_texts_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> N
         native.use_num_threads(threads)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_a_text_of_several_sections(instruction_set: str, dtype: torch.dtype) -> None:
+    lengths, shape = [1100, 30], make_shape(num_heads=2, num_kv_heads=2, head_dim=24)
+    heads = projected(lengths, shape, dtype)
+    expected = attend(ReferenceEncoderBackend(), heads, lengths, shape)
+    threads = native.thread_count()
+    try:
+        for num_threads in (1, 2):
+            native.use_num_threads(num_threads)
+            found = forced(instruction_set, lambda: attend(CpuEncoderBackend(), heads, lengths, shape))
+            torch.testing.assert_close(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+            alone = forced(instruction_set, lambda: attend(CpuEncoderBackend(), heads[:1100], lengths[:1], shape))
+            assert torch.equal(alone, found[:1100])
+    finally:
+        native.use_num_threads(threads)
+
+
 def test_another_texts_nan_stays_its_own() -> None:
     lengths, shape = [20, 30, 40], make_shape(num_heads=2, num_kv_heads=2, head_dim=16)
     heads = projected(lengths, shape, torch.float32)

@@ -39,7 +39,8 @@ SHAPES = [
 def assert_dense(
     paged: PagedRows, outputs: list[torch.Tensor], shape: AttentionShape, *, by_codes: bool = False
 ) -> None:
-    """`by_codes`: short queries are rounded to codes, as keys are, and weights to bytes."""
+    """Of each row's last tokens, as many as there are outputs. `by_codes`: short queries are rounded to codes, as keys are, and
+    weights to bytes."""
     for tokens, output in zip(paged.rows, outputs, strict=True):
         tolerance = max(TOLERANCE[output.dtype], OVER_CODES if paged.kv_dtype == torch.int8 else 0)
         kept = as_kept(tokens, paged.kv_dtype)
@@ -47,7 +48,7 @@ def assert_dense(
             tolerance = WITH_BYTES
         if by_codes and shape.head_dim <= 64:
             kept = replace(kept, query=rounded_to_codes(kept.query))
-        expected = dense_attention(kept, shape)
+        expected = dense_attention(kept, shape, len(tokens) - len(output))
         torch.testing.assert_close(output.double(), expected, rtol=tolerance, atol=tolerance)
 
 

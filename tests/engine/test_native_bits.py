@@ -18,6 +18,8 @@ pytestmark = [
 ]
 
 PROMPTS = [list(range(40 + 7 * i, 40 + 7 * i + length)) for i, length in enumerate((5, 70, 33, 17, 100))]
+LONG_PROMPTS = [[40 + 7 * i % 900 for i in range(length)] for length in (1018, 2100)]
+"""The first one's answer begins a second section of keys."""
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=2)
 
 
@@ -43,9 +45,9 @@ WEIGHTS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(model: str, **config: Any) -> list[Any]:
+def run(model: str, prompts: list[list[int]] = PROMPTS, **config: Any) -> list[Any]:
     with LLM(model, backend="cpu", num_blocks=400, enable_prefix_caching=False, **config) as llm:
-        found = answers(llm.generate(PROMPTS, PARAMS, use_tqdm=False))  # type: ignore[arg-type]
+        found = answers(llm.generate(prompts, PARAMS, use_tqdm=False))  # type: ignore[arg-type]
         programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
         assert (programs is None) is config.get("enforce_eager", False)
         assert programs is None or {(True, Wanted.LOGITS), (False, Wanted.NOTHING)} <= set(programs._last_tokens)
@@ -71,6 +73,17 @@ def test_the_bits_do_not_depend_on_batch_chunks_threads_or_programs(
     with LLM(name, backend="cpu", num_blocks=400, **config) as llm:
         warm = [llm.generate(PROMPTS, PARAMS, use_tqdm=False) for _ in range(2)]  # type: ignore[arg-type]
     assert [answers(outputs) for outputs in warm] == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"), [("smollm2", "bfloat16"), ("smollm2", "int8-kv"), ("gemma3", "bfloat16")]
+)
+def test_the_bits_of_long_contexts(model: str, weights: str, request: pytest.FixtureRequest) -> None:
+    """Rows whose keys are divided among threads, and rows whose are not."""
+    name, config = request.getfixturevalue(model), WEIGHTS[weights]
+    expected = run(name, LONG_PROMPTS, num_threads=2, **config)
+    assert run(name, LONG_PROMPTS, max_num_seqs=1, max_num_batched_tokens=600, num_threads=3, **config) == expected
+    assert run(name, LONG_PROMPTS, enforce_eager=True, num_threads=1, **config) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from quire.kernels import array, native_linear, native_sketch, native_steps
+from quire.kernels import array, native, native_linear, native_sketch, native_steps
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
 from quire.kernels.recording import current_recording
@@ -59,7 +59,7 @@ def guarded_outputs() -> Iterator[GuardedMemory]:
         return guarded.empty(tuple(size[0]), x.dtype)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (array, native_linear, native_sketch, native_steps, panels):
+        for module in (array, native, native_linear, native_sketch, native_steps, panels):
             patch.setattr(module, "empty_array", empty_array)
         patch.setattr(torch.Tensor, "new_empty", new_empty)
         yield guarded

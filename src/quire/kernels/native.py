@@ -7,6 +7,7 @@ from typing import TypeVar
 from quire.core.kv_layout import values_per_head
 from quire.core.native import MAX_HEADS_PER_KV_HEAD
 from quire.kernels.arithmetic import add, gather, scale
+from quire.kernels.array import empty_array
 from quire.kernels.dtype import NATIVE_DTYPES as DTYPES
 from quire.kernels.dtype import DType, dtype_of, is_bfloat16
 from quire.kernels.native_module import (
@@ -70,7 +71,8 @@ def paged_attention(
     query [T, num_heads, head_dim] of one of DTYPES; key, value as `write_kv` has written them: within a block the order is the
     kernel's own (csrc/kv_cache.h); int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].
     Not `causal`: a token sees all of its row, which has no window then.
-    A token's result has the same bits whatever else is in the step, with any number of threads.
+    A token's result has the same bits whatever else is in the step, with any number of threads: keys are summed in sections
+    (csrc/attention_pieces.h), which threads compute side by side where there are few rows.
     """
     num_tokens, num_heads, head_dim = query.shape
     assert causal or window is None
@@ -82,6 +84,14 @@ def paged_attention(
         query = query.contiguous()
     block_tables = block_tables.contiguous()
     output = query.new_empty((num_tokens, num_heads, head_dim))
+    num_floats = module().attention_scratch(
+        num_queries=num_tokens * num_heads,
+        head_dim=head_dim,
+        window=window or 0,
+        max_context=block_tables.shape[1] * block_size,
+        num_threads=thread_count(),
+    )
+    scratch = empty_array((num_floats,), DType.FLOAT32)
     module().attend(
         current_program(),
         isa=instruction_set or instruction_sets()[0],
@@ -105,6 +115,8 @@ def paged_attention(
         softcap=logit_softcap or 0.0,
         window=window or 0,
         causal=causal,
+        scratch=scratch.data_ptr(),
+        scratch_floats=num_floats,
         num_threads=thread_count(),
     )
     return output

@@ -1,0 +1,124 @@
+// What queries have seen of their sections, added up in the order of positions; and results, which are made of it.
+//
+// Under a common base, the larger of two, nothing but the addition rounds. Whether a query sees a section is up to positions alone: one
+// that sees a single section has its sums as they are.
+#pragma once
+
+#include "attention_queries.h"
+
+namespace quire::QUIRE_ISA {
+
+// Of one query: those of a section in Queries, or kept elsewhere.
+struct Sums {
+    float *output, *total, *base;
+};
+
+inline Sums sums_of(Queries& queries, int n) { return {queries.output + n * queries.width, queries.total + n * LANES, queries.base + n}; }
+
+// In floats_of_sums(head_dim) floats.
+inline Sums kept_at(float* memory, int width) { return {memory, memory + width, memory + width + LANES}; }
+
+inline void copy(const Sums& from, const Sums& to, int width) {
+    for (int d = 0; d < width; d += LANES) store(to.output + d, load(from.output + d));
+    store(to.total, load(from.total));
+    *to.base = *from.base;
+}
+
+// The later section is added to those before it.
+inline void add(const Sums& later, const Sums& sums, int width) {
+    auto put = [&](const Sums& larger, const Sums& smaller) {
+        float kept = whole_power_of_two(*smaller.base - *larger.base);
+        for (int d = 0; d < width; d += LANES) store(sums.output + d, load(larger.output + d) + load(smaller.output + d) * kept);
+        store(sums.total, load(larger.total) + load(smaller.total) * kept);
+        *sums.base = *larger.base;
+    };
+    if (*later.base > *sums.base) put(later, sums);
+    else put(sums, later);
+}
+
+// Sums of the queries' sections so far, [queries, floats_of_sums].
+class Kept {
+public:
+    Kept(float* memory, int64_t stride) : memory_(memory), stride_(stride) {}
+
+    // After a section that is not the last one of all queries.
+    void keep(const AttentionCall& call, Queries& queries, int64_t section) const {
+        for (int n = 0; n < queries.count; ++n) {
+            Sections seen = sections_seen(call, queries.position[n]);
+            if (section + 1 >= seen.last) continue;  // it stays in Queries
+            if (section == seen.first) copy(sums_of(queries, n), of(n, queries.width), queries.width);
+            else if (section > seen.first) add(sums_of(queries, n), of(n, queries.width), queries.width);
+            forget(queries, n);
+        }
+    }
+
+    // After a query's last one.
+    Sums all(const AttentionCall& call, Queries& queries, int n) const {
+        Sums last = sums_of(queries, n), sums = of(n, queries.width);
+        Sections seen = sections_seen(call, queries.position[n]);
+        if (seen.last - seen.first == 1) return last;
+        add(last, sums, queries.width);
+        return sums;
+    }
+
+private:
+    Sums of(int n, int width) const { return kept_at(memory_ + n * stride_, width); }
+
+    float* memory_;
+    int64_t stride_;
+};
+
+// Results of a part's queries, from their `sums(n)`; returns how many.
+template <typename Type, typename SumsOf>
+int write_output(const AttentionCall& call, const Part& part, int kv_head, int width, SumsOf&& sums) {
+    int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim;
+    int count = static_cast<int>(part.last - part.first) * heads;
+    for (int n = 0; n < count; ++n) {
+        int64_t row = (part.first + n / heads) * call.num_heads + kv_head * heads + n % heads;
+        auto* to = static_cast<typename Type::Value*>(call.output) + row * head_dim;
+        const Sums of_query = sums(n);
+        float share = 1.0f / sum_of(load(of_query.total));
+        for (int d = 0; d < width; d += LANES) store_part(to + d, load(of_query.output + d) * share, head_dim - d);
+    }
+    return count;
+}
+
+// A split item's sums in scratch: [sections, queries, floats_of_sums].
+class SplitSums {
+public:
+    SplitSums(const AttentionCall& call, const Split& split, int width)
+        : call_(call), split_(split), width_(width), stride_(floats_of_sums(call.layout.head_dim)) {}
+
+    void put(Queries& queries, int64_t section) const {
+        for (int n = 0; n < queries.count; ++n) copy(sums_of(queries, n), at(section, n), width_);
+    }
+
+    template <typename Type>
+    void write_outputs() const {
+        const Item& item = *split_.item;
+        int heads = call_.num_heads / call_.layout.num_kv_heads, begin = 0;
+        for (const Part* part = item.parts; part < item.parts + item.num_parts; ++part) {
+            auto sums = [&](int n) { return all(begin + n, position_of(call_, *part, part->first + n / heads)); };
+            begin += write_output<Type>(call_, *part, item.kv_head, width_, sums);
+        }
+    }
+
+private:
+    Sums at(int64_t section, int n) const {
+        int64_t place = split_.first_sums + (section - split_.sections.first) * split_.item->num_queries + n;
+        return kept_at(call_.scratch + place * stride_, width_);
+    }
+    Sums all(int n, int64_t position) const {
+        Sections seen = sections_seen(call_, position);
+        Sums sums = at(seen.first, n);
+        for (int64_t section = seen.first + 1; section < seen.last; ++section) add(at(section, n), sums, width_);
+        return sums;
+    }
+
+    const AttentionCall& call_;
+    const Split& split_;
+    int width_;
+    int64_t stride_;
+};
+
+}  // namespace quire::QUIRE_ISA
