@@ -15,7 +15,7 @@ constexpr float MOST = 127.0f;   // of a code
 constexpr int OUTLIER = 128;     // what an outlier's second code counts
 // So many times as large as the others is an outlier: of a group of one piece, which has its own scale, and of one of several.
 constexpr float APART = 3.0f, APART_OF_SEVERAL = 2.0f;
-constexpr int MAX_PIECES = 512;  // of a group: then sums of products are int32
+constexpr int MAX_PIECES = 512;  // of a group: then whole sums of products are int32 (parts of them may wrap, and wrap back)
 
 // A group of inputs of M rows: what its products with a panel are scaled by.
 template <int M>
