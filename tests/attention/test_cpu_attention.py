@@ -94,7 +94,7 @@ def test_a_rows_bits_are_its_own(
     try:
         for num_threads in (1, 2):
             native.use_num_threads(num_threads)
-            for cuts in ([149, 1], [1, 64, 85], [33] * 4 + [18], [1] * 150):
+            for cuts in ([149, 1], [1, 64, 85], [33] * 4 + [18], [100, *[1] * 50]):
                 among = PagedRows(
                     backend(instruction_set),
                     shape,
