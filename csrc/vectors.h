@@ -334,7 +334,7 @@ inline Floats power_of_two(Floats x) {
     Floats r = (Floats)_mm512_maskz_reduce_ps(0xffff, (__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 #else
     Floats above = min(fill(127.9f), max(fill(-126.0f), x));  // a NaN stays one
-    Ints exponent = __builtin_convertvector(above + 127.0f, Ints);
+    Ints exponent = __builtin_convertvector(max(above, fill(-126.0f)) + 127.0f, Ints);  // of a NaN any, but a whole number
     Floats r = above - __builtin_convertvector(exponent - 127, Floats);
 #endif
     Floats p = fill(FACTORS[DEGREE]);
