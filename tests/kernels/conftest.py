@@ -7,8 +7,19 @@ from collections.abc import Iterator
 import pytest
 from tests.kernels.guarded import guarded_outputs
 
+from quire.kernels import native
+
 
 @pytest.fixture(autouse=True)
 def guards() -> Iterator[None]:
     with guarded_outputs():
         yield
+
+
+@pytest.fixture(params=native.instruction_sets())
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """In use on this thread."""
+    fastest = native.instruction_sets()[0]
+    native.use_instruction_set(request.param)
+    yield request.param
+    native.use_instruction_set(fastest)

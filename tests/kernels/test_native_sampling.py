@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.native import has_native_module
-from quire.kernels import native
 from quire.kernels.native_sampling import DrawnRow, LogprobsRow, draw, logprobs
 from quire.sampling.distribution import Float32Array, draw_one, token_weights
 from quire.sampling.logprobs import log_softmax, token_logprobs
@@ -26,14 +23,6 @@ TRUNCATIONS: dict[str, Truncation] = {
 }  # fmt: skip
 SPREADS = {"nearly flat": 0.01, "usual": 3.0, "sharp": 20.0}
 UNIFORMS = [0.0, 0.1, 0.45, 0.7, 0.999, 1 - 2**-53]
-
-
-@pytest.fixture(params=native.instruction_sets())
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    fastest = native.instruction_sets()[0]
-    native.use_instruction_set(request.param)
-    yield request.param
-    native.use_instruction_set(fastest)
 
 
 def address(row: Float32Array) -> int:

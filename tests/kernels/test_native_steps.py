@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,14 +16,6 @@ from quire.kernels.recording import Arena
 from quire.sampling.distribution import most_likely as most_likely_in_numpy
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
-
-
-@pytest.fixture(params=native.instruction_sets())
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    fastest = native.instruction_sets()[0]
-    native.use_instruction_set(request.param)
-    yield request.param
-    native.use_instruction_set(fastest)
 
 
 def check(logits: np.ndarray) -> None:
