@@ -127,7 +127,7 @@ public:
     void put_all() { put(count_ - next_); }
     void put(int64_t most) {
         int64_t last = next_ + most < count_ ? next_ + most : count_;
-        if (gate_) for (; next_ < last; ++next_) put_gated();
+        if (gate_) for (; next_ < last; ++next_) put_gated_row();
         else if (simple_) for (; next_ < last; ++next_) put_simple();
         else for (; next_ < last; ++next_) put_row();
     }
@@ -141,15 +141,13 @@ private:
             else PutBoth()(to + n, load(sums), load(sums + LANES));
         }
     }
-    // Rounded as if they had been stored, so that the result has the same bits as `gated`'s.
-    void put_gated() const {
-        auto* to = static_cast<BFloat16*>(gate_->y.data) + (row_ + next_) * gate_->y.token_stride + output_;
-        with_activation<BFloat16>(gate_->activation, [&](auto activation) {
-            for (int n = 0; n < PANEL; n += LANES) {
-                Floats gate = rounded_to<BFloat16>(load(sums_[next_] + n)), up = rounded_to<BFloat16>(load(sums_[next_] + PANEL + n));
-                store(to + n, activation(gate) * up);
-            }
-        });
+    void put_gated_row() const {
+        Floats gates[1][PARTS], ups[1][PARTS];
+        for (int p = 0; p < PARTS; ++p) {
+            gates[0][p] = load(sums_[next_] + p * LANES);
+            ups[0][p] = load(sums_[next_] + PANEL + p * LANES);
+        }
+        put_gated<BFloat16>(*gate_, row_ + next_, output_, gates, ups);
     }
     void put_row() const {
         Floats y[1][2 * PARTS];

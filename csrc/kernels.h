@@ -1,9 +1,10 @@
-// Every kernel, once an instruction set. The files that define them are compiled for each (CMakeLists.txt).
+// Every kernel: its name, and what it is called with. The files that define them are compiled once an instruction set (CMakeLists.txt).
 #pragma once
 
 #include "attention.h"
 #include "dense.h"
 #include "most_likely.h"
+#include "penalties.h"
 #include "quantized.h"
 #include "row_ops.h"
 #include "sampling.h"
@@ -11,68 +12,83 @@
 #include "team.h"
 #include "text_blocks.h"
 
-#define QUIRE_KERNELS(ISA)                                      \
-    namespace quire::ISA {                                      \
-    void attention_float32(const AttentionCall&, const Team&);  \
-    void attention_bfloat16(const AttentionCall&, const Team&); \
-    void attention_float32_over_codes(const AttentionCall&, const Team&);  \
-    void attention_bfloat16_over_codes(const AttentionCall&, const Team&); \
-    void dense_linear(const DenseCall&, const Team&);           \
-    void dense_gated(const DenseGatedCall&, const Team&);       \
-    void dense_most_likely(const DenseMostLikelyCall&, const Team&); \
-    void dense_rows(const DenseRowsCall&, const Team&);         \
-    void pack_panels(const PackCall&, const Team&);             \
-    void quantized_linear(const QuantizedCall&, const Team&);   \
-    void quantized_gated(const QuantizedGatedCall&, const Team&); \
-    void quantized_most_likely(const QuantizedMostLikelyCall&, const Team&); \
-    void most_likely(const MostLikelyCall&, const Team&);       \
-    void draw(const DrawCall&, const Team&);                    \
-    void logprobs(const LogprobsCall&, const Team&);            \
-    void panel_rows(const PanelRowsCall&, const Team&);         \
-    void sketch_rows(const SketchRowsCall&, const Team&);       \
-    void sketch_inputs(const SketchInputsCall&, const Team&);   \
-    void panels_of(const PanelsOfCall&, const Team&);           \
-    void within_reach(const WithinReachCall&, const Team&);     \
-    void most_likely_of(const MostLikelyOfCall&, const Team&);  \
-    void rms_norm(const NormCall&, const Team&);                \
-    void layer_norm(const NormCall&, const Team&);              \
-    void rope(const RopeCall&, const Team&);                    \
-    void gated(const GateCall&, const Team&);                   \
-    void activate(const ActivateCall&, const Team&);            \
-    void write_kv_float32(const WriteCall&, const Team&);       \
-    void write_kv_bfloat16(const WriteCall&, const Team&);      \
-    void write_kv_float32_as_codes(const WriteCall&, const Team&);  \
-    void write_kv_bfloat16_as_codes(const WriteCall&, const Team&); \
-    void write_texts_float32(const TextBlocksCall&, const Team&); \
-    void write_texts_bfloat16(const TextBlocksCall&, const Team&); \
-    void add(const AddCall&, const Team&);                      \
-    void gather(const GatherCall&, const Team&);                \
-    void scale(const ScaleCall&, const Team&);                  \
-    void softcap(const ScaleCall&, const Team&);                \
-    }
+#define QUIRE_KERNELS(KERNEL) \
+    KERNEL(attention_float32, AttentionCall)               \
+    KERNEL(attention_bfloat16, AttentionCall)              \
+    KERNEL(attention_float32_over_codes, AttentionCall)    \
+    KERNEL(attention_bfloat16_over_codes, AttentionCall)   \
+    KERNEL(dense_linear, DenseCall)                        \
+    KERNEL(dense_gated, DenseGatedCall)                    \
+    KERNEL(dense_most_likely, DenseMostLikelyCall)         \
+    KERNEL(dense_rows, DenseRowsCall)                      \
+    KERNEL(pack_panels, PackCall)                          \
+    KERNEL(quantized_linear, QuantizedCall)                \
+    KERNEL(quantized_gated, QuantizedGatedCall)            \
+    KERNEL(quantized_most_likely, QuantizedMostLikelyCall) \
+    KERNEL(most_likely, MostLikelyCall)                    \
+    KERNEL(penalize, PenalizeCall)                         \
+    KERNEL(draw, DrawCall)                                 \
+    KERNEL(logprobs, LogprobsCall)                         \
+    KERNEL(panel_rows, PanelRowsCall)                      \
+    KERNEL(sketch_rows, SketchRowsCall)                    \
+    KERNEL(sketch_inputs, SketchInputsCall)                \
+    KERNEL(panels_of, PanelsOfCall)                        \
+    KERNEL(within_reach, WithinReachCall)                  \
+    KERNEL(most_likely_of, MostLikelyOfCall)               \
+    KERNEL(rms_norm, NormCall)                             \
+    KERNEL(layer_norm, NormCall)                           \
+    KERNEL(rope, RopeCall)                                 \
+    KERNEL(gated, GateCall)                                \
+    KERNEL(activate, ActivateCall)                         \
+    KERNEL(write_kv_float32, WriteCall)                    \
+    KERNEL(write_kv_bfloat16, WriteCall)                   \
+    KERNEL(write_kv_float32_as_codes, WriteCall)           \
+    KERNEL(write_kv_bfloat16_as_codes, WriteCall)          \
+    KERNEL(write_texts_float32, TextBlocksCall)            \
+    KERNEL(write_texts_bfloat16, TextBlocksCall)           \
+    KERNEL(add, AddCall)                                   \
+    KERNEL(gather, GatherCall)                             \
+    KERNEL(scale, ScaleCall)                               \
+    KERNEL(softcap, ScaleCall)
 
 // What tiles change (tiles.h): the rest is that of another set.
-#define QUIRE_TILE_KERNELS(TILES)                    \
-    namespace quire::TILES {                         \
-    void dense_linear(const DenseCall&, const Team&); \
-    void dense_gated(const DenseGatedCall&, const Team&); \
-    void dense_most_likely(const DenseMostLikelyCall&, const Team&); \
-    void attention_bfloat16(const AttentionCall&, const Team&); \
-    void attention_bfloat16_over_codes(const AttentionCall&, const Team&); \
-    void quantized_linear(const QuantizedCall&, const Team&); \
-    void quantized_gated(const QuantizedGatedCall&, const Team&); \
-    void quantized_most_likely(const QuantizedMostLikelyCall&, const Team&); \
-    }
+#define QUIRE_TILE_KERNELS(KERNEL) \
+    KERNEL(dense_linear, DenseCall)                        \
+    KERNEL(dense_gated, DenseGatedCall)                    \
+    KERNEL(dense_most_likely, DenseMostLikelyCall)         \
+    KERNEL(attention_bfloat16, AttentionCall)              \
+    KERNEL(attention_bfloat16_over_codes, AttentionCall)   \
+    KERNEL(quantized_linear, QuantizedCall)                \
+    KERNEL(quantized_gated, QuantizedGatedCall)            \
+    KERNEL(quantized_most_likely, QuantizedMostLikelyCall)
 
-QUIRE_KERNELS(portable)
-QUIRE_TILE_KERNELS(emulated_tiles)
-#if defined(QUIRE_EMULATE_AMX)
-QUIRE_TILE_KERNELS(emulated_amx)
-#endif
+// Instruction sets, each with the kernels that are compiled for it.
 #if defined(__x86_64__)
-QUIRE_KERNELS(avx2)
-QUIRE_KERNELS(avx512)
-QUIRE_KERNELS(avx512_vnni)
-QUIRE_KERNELS(avx512_bf16)
-QUIRE_TILE_KERNELS(amx)
+#define QUIRE_X86_SETS(SET)           \
+    SET(avx2, QUIRE_KERNELS)          \
+    SET(avx512, QUIRE_KERNELS)        \
+    SET(avx512_vnni, QUIRE_KERNELS)   \
+    SET(avx512_bf16, QUIRE_KERNELS)   \
+    SET(amx, QUIRE_TILE_KERNELS)
+#else
+#define QUIRE_X86_SETS(SET)
 #endif
+#if defined(QUIRE_EMULATE_AMX)
+#define QUIRE_TEST_SETS(SET) SET(emulated_amx, QUIRE_TILE_KERNELS)
+#else
+#define QUIRE_TEST_SETS(SET)
+#endif
+#define QUIRE_SETS(SET)                     \
+    SET(portable, QUIRE_KERNELS)            \
+    SET(emulated_tiles, QUIRE_TILE_KERNELS) \
+    QUIRE_X86_SETS(SET)                     \
+    QUIRE_TEST_SETS(SET)
+
+#define QUIRE_DECLARE(kernel, Call) void kernel(const Call&, const Team&);
+#define QUIRE_DECLARE_SET(set, KERNELS) \
+    namespace quire::set {              \
+    KERNELS(QUIRE_DECLARE)              \
+    }
+QUIRE_SETS(QUIRE_DECLARE_SET)
+#undef QUIRE_DECLARE_SET
+#undef QUIRE_DECLARE

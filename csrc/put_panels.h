@@ -37,15 +37,18 @@ struct PutLargest {
     }
 };
 
-// Rounded as if they had been stored: the bits are those of `gated`.
+// What a gate lets through, of results that are rounded as if they had been stored: the bits are those of `gated`.
+template <typename T, typename Activation>
+[[gnu::always_inline]] inline Floats let_through(Activation activation, Floats gate, Floats up) {
+    return activation(rounded_to<T>(gate)) * rounded_to<T>(up);
+}
+
 template <typename Activation>
 struct PutGated : InPlace {
     static constexpr bool GATED = true;
     Activation activation;
     explicit PutGated(Activation chosen) : activation(chosen) {}
-    void operator()(BFloat16* to, Floats gate, Floats up) const {
-        store(to, activation(rounded_to<BFloat16>(gate)) * rounded_to<BFloat16>(up));
-    }
+    void operator()(BFloat16* to, Floats gate, Floats up) const { store(to, let_through<BFloat16>(activation, gate, up)); }
 };
 
 // function(put): PutGated where there is a `gate`.
@@ -57,14 +60,14 @@ void with_put(const LinearRows& rows, const GateCall* gate, Function&& function)
     with_activation<BFloat16>(gate->activation, [&](auto activation) { function(PutGated<decltype(activation)>(activation)); });
 }
 
-// What M rows' gates let through, rounded as if they had been stored: the bits are those of `gated`.
+// What M rows' gates let through.
 template <typename T, int M>
 void put_gated(const GateCall& call, int64_t row, int64_t output, const Floats (&gates)[M][PARTS], const Floats (&ups)[M][PARTS]) {
     with_activation<T>(call.activation, [&](auto activation) {
         for (int m = 0; m < M; ++m)
             for (int p = 0; p < PARTS; ++p) {
                 T* to = static_cast<T*>(call.y.data) + (row + m) * call.y.token_stride + output + p * LANES;
-                store(to, activation(rounded_to<T>(gates[m][p])) * rounded_to<T>(ups[m][p]));
+                store(to, let_through<T>(activation, gates[m][p], ups[m][p]));
             }
     });
 }

@@ -1,5 +1,7 @@
 #include "team.h"
 
+#include "seats.h"
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -146,7 +148,7 @@ private:
 // The threads of a process. Never destroyed once it has any: they sleep until the process ends.
 class Crew {
 public:
-    std::chrono::nanoseconds run(int num_threads, const std::function<void(const Team&)>& work) {
+    std::chrono::nanoseconds run(int num_threads, const std::function<void(const Team&)>& work, bool crowded) {
         std::lock_guard<std::mutex> alone(mutex_);
         hire(num_threads - 1);
         int num_others = std::min(num_threads - 1, static_cast<int>(helpers_.size()));
@@ -155,6 +157,7 @@ public:
         work_ = &work;
         mode_ = mode_of_this_thread();
         team_size_ = num_others + 1;
+        seats_.assign(handles_, team_size_, crowded);
         num_busy_.store(num_others, std::memory_order_relaxed);
         for (int i = 0; i < num_others; ++i) {
             helpers_[i]->call.fetch_add(1, std::memory_order_release);
@@ -177,7 +180,9 @@ private:
             int thread = static_cast<int>(helpers_.size()) + 1;
             try {
                 SignalsBlocked blocked;
-                std::thread([this, helper = helper.get(), thread] { serve(*helper, thread); }).detach();
+                std::thread started([this, helper = helper.get(), thread] { serve(*helper, thread); });
+                handles_.push_back(started.native_handle());
+                started.detach();
             } catch (const std::system_error&) {
                 return;
             }
@@ -199,6 +204,8 @@ private:
 
     std::mutex mutex_;
     std::vector<std::unique_ptr<Helper>> helpers_;
+    std::vector<Seats::Helper> handles_;
+    Seats seats_;
     const std::function<void(const Team&)>* work_ = nullptr;
     Meeting* meeting_ = nullptr;
     FloatingPointMode mode_{};
@@ -223,8 +230,8 @@ Crew& crew() {
 
 }  // namespace
 
-std::chrono::nanoseconds run_on_team(int num_threads, const std::function<void(const Team&)>& work) {
-    if (num_threads > 1) return crew().run(num_threads, work);
+std::chrono::nanoseconds run_on_team(int num_threads, const std::function<void(const Team&)>& work, bool crowded) {
+    if (num_threads > 1) return crew().run(num_threads, work, crowded);
     Meeting meeting(1);
     work({0, 1, &meeting});
     return std::chrono::nanoseconds(0);
@@ -284,7 +291,7 @@ void Program::run(int num_threads, std::optional<Counts> counts) {
             bool own = steps_[i].num_tokens > 0 && steps_[i].num_tokens == steps_[i + 1].first_tokens;
             if (!own) team.wait(steps_[i].next);
         }
-    });
+    }, size < num_threads);
     size_.learn(size, waited, std::chrono::steady_clock::now() - begin);
 }
 

@@ -73,8 +73,8 @@ struct Team {
 // computes wait until it is done: two teams on the same cores would take turns in being in each other's way. A forked child
 // computes with threads of its own, also when its parent's were computing. (What it may not do is use torch's: the threads of
 // GNU OpenMP are not there after a fork, and are waited for.)
-// Returns how long members have waited for others, all together.
-std::chrono::nanoseconds run_on_team(int num_threads, const std::function<void(const Team&)>& work);
+// `crowded`: on fewer than there might be, because others take the cores. Returns how long members have waited for others, all together.
+std::chrono::nanoseconds run_on_team(int num_threads, const std::function<void(const Team&)>& work, bool crowded = false);
 
 // How many threads a program is run on. Where other processes take the cores, each kernel waits for a member that has lost its
 // own, and the sum of many short kernels is several times slower than one thread alone. So a team that mostly waits, several

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.native import has_native_module
-from quire.kernels.native_sampling import DrawnRow, LogprobsRow, draw, logprobs
+from quire.kernels.native_sampling import DrawnRow, LogprobsRow, PenalizedRow, draw, logprobs, penalize
 from quire.sampling.distribution import Float32Array, draw_one, token_weights
 from quire.sampling.logprobs import log_softmax, token_logprobs
+from quire.sampling.numpy_backend import NumpySampling
+from quire.sampling.penalties import Penalties, TokenCounts
 from quire.sampling.truncation import kept_tokens
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -25,7 +30,7 @@ SPREADS = {"nearly flat": 0.01, "usual": 3.0, "sharp": 20.0}
 UNIFORMS = [0.0, 0.1, 0.45, 0.7, 0.999, 1 - 2**-53]
 
 
-def address(row: Float32Array) -> int:
+def address(row: npt.NDArray[Any]) -> int:
     found: int = row.__array_interface__["data"][0]
     return found
 
@@ -132,3 +137,48 @@ def test_rows_that_cannot_be_sampled_do_no_harm(bad: float) -> None:
     assert found[:2] == found[4:]
     ids, values, ranks = logprobs([LogprobsRow(address(row), 3, 2) for row in logits], 700)
     assert (ids[:3], values[:3], ranks[0]) == (ids[6:], values[6:], ranks[2])
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("vocab_size", [1, 5, 129, 4099, 49_152])
+def test_penalties_are_those_of_numpy(vocab_size: int, in_place: bool) -> None:
+    random = np.random.default_rng(vocab_size)
+    logits = random.standard_normal((5, vocab_size), np.float32) * 5
+    logits[0, ::3] = -np.inf
+    logits[1] = np.round(logits[1])  # many are equal
+    logits[2, random.integers(vocab_size)] = np.nan
+    penalties: list[Penalties | None] = [None]
+    for presence, frequency, repetition in ((0.3, 0.0, 1.0), (0.0, -0.7, 1.3), (-1.0, 0.25, 0.5), (0.0, 0.0, 1e-300)):
+        counts = TokenCounts(random.integers(0, vocab_size, 400).tolist(), 150)
+        counts.update()
+        penalties.append(Penalties(counts, presence, frequency, repetition))
+    expected = np.empty_like(logits)
+    best = NumpySampling(vocab_size).penalize(list(logits), list(expected), penalties)
+
+    found = logits if in_place else np.full_like(logits, 7)
+    rows = []
+    for row, own, of_row in zip(logits, found, penalties, strict=True):
+        if of_row is None:
+            rows.append(PenalizedRow(address(row), address(own), 0, 0, 0, 0.0, 0.0, 1.0))
+            continue
+        token_ids, num_tokens = of_row.counts.distinct.buffer_info()
+        in_output = of_row.counts.in_output.buffer_info()[0]
+        rows.append(
+            PenalizedRow(
+                address(row), address(own), token_ids, in_output, num_tokens,
+                of_row.presence, of_row.frequency, of_row.repetition,
+            )
+        )  # fmt: skip
+    token_ids, largest = penalize(rows, vocab_size)
+    np.testing.assert_allclose(found, expected, rtol=2e-7)
+    assert token_ids == best.token_ids
+    np.testing.assert_array_equal(largest, found[np.arange(5), token_ids])
+
+
+def test_tokens_beyond_the_vocabulary_have_no_logit() -> None:
+    logits, around = np.ones(8, np.float32), np.full(24, 7, np.float32)
+    token_ids, in_output = np.array([3, 8, 2**40, -1], np.int64), np.ones(4, np.float32)
+    row = PenalizedRow(address(logits), address(around[8:16]), address(token_ids), address(in_output), 4, 0.5, 0.0, 1.0)
+    assert penalize([row], 8) == ([0], [1.0])
+    assert around.tolist() == [*[7] * 8, 1, 1, 1, 0.5, 1, 1, 1, 1, *[7] * 8]

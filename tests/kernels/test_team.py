@@ -86,7 +86,7 @@ def test_all_members_treat_the_smallest_numbers_as_the_caller_does() -> None:
 SETUP = """
 import os, sys, threading
 import numpy as np
-from quire.kernels import native
+from quire.kernels import native, native_module
 from quire.kernels.array import Arrays
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import dense_linear, empty_dense, pack_
@@ -142,6 +142,41 @@ for _ in range(20):
 print(all(np.array_equal(result, expected) for result in results))
 """
 
+# Threads of a team of all cores stay where they are, and leave when it is smaller.
+SEATED = """
+allowed = sorted(os.sched_getaffinity(0))
+
+others = set(os.listdir("/proc/self/task"))
+
+def seats_of(num_threads):
+    assert np.array_equal(product(num_threads), expected)
+    helpers = set(os.listdir("/proc/self/task")) - others
+    return sorted(sorted(os.sched_getaffinity(int(helper))) for helper in helpers)
+
+native_module.module().use_cores([[cpu] for cpu in allowed])
+everywhere = [allowed] * (len(allowed) - 1)
+for _ in range(20):
+    seats = seats_of(len(allowed))
+    assert len(seats) == len(allowed) - 1
+    assert all(len(cpus) == 1 for cpus in seats)
+    assert len({cpu for [cpu] in seats}) == len(seats)
+    assert os.sched_getaffinity(0) == set(allowed), "the caller's own"
+    threading.Event().wait(0.01)
+
+# Who may use one CPU alone gives its helpers no other one.
+os.sched_setaffinity(0, {allowed[0]})
+assert seats_of(len(allowed)) == [[allowed[0]]] * (len(allowed) - 1)
+os.sched_setaffinity(0, set(allowed))
+assert seats_of(len(allowed)) != everywhere
+
+# Cores that are not there, and other cores than those before.
+native_module.module().use_cores([[cpu + 512] for cpu in allowed])
+assert seats_of(len(allowed)) == everywhere
+native_module.module().use_cores([allowed])
+assert seats_of(len(allowed)) == everywhere
+print("as they should")
+"""
+
 
 def printed(script: str) -> str:
     without_site = ["-S"] if sys.flags.no_site else []  # where this process found a module built for the sanitizers
@@ -163,3 +198,9 @@ def test_a_child_forked_while_teams_compute_computes_with_threads_of_its_own() -
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot keep threads on one CPU")
 def test_members_without_a_core_of_their_own_change_no_bits() -> None:
     assert printed(CROWDED) == "True"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are kept on cores on Linux")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core is the caller's")
+def test_helpers_of_a_team_of_all_cores_have_one_each() -> None:
+    assert printed(SEATED) == "as they should"

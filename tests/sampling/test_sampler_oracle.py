@@ -14,6 +14,7 @@ from tests.sampling import oracle
 from tests.sampling.backends import BACKENDS, NEAREST
 
 from quire.core.sampling_params import SamplingParams
+from quire.sampling.distribution import Float32Array
 from quire.sampling.noise import uniform
 from quire.sampling.sampler import Sampler, SamplingRow
 
@@ -103,25 +104,35 @@ def check_batch(backend: str, batch: list[Case]) -> None:
             assert (token.token_id, token.error) == (want, None)
 
 
-@given(cases())
-def test_processed_logits(case: Case) -> None:
-    """The logits themselves, since most changes of a logit leave the token as it was."""
-    processed = np.array(case.logits, np.float32)
-    for processor in case.row().processors:
+def changed_logits(row: SamplingRow, logits: Float32Array, backend: str) -> Float32Array:
+    """What the row's processors and penalties make of logits [V]."""
+    processed, penalized = logits.copy(), np.full_like(logits, np.nan)
+    for processor in row.processors:
         processor.apply(processed)
+    best = BACKENDS[backend](len(logits)).penalize([processed], [penalized], [row.penalties])
+    assert best.token_ids == [penalized.argmax()]
+    assert best.logits == [penalized.max()]
+    return penalized
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(case=cases())
+def test_changed_logits(backend: str, case: Case) -> None:
+    """The logits themselves, since most changes of a logit leave the token as it was."""
+    found = changed_logits(case.row(), np.array(case.logits, np.float32), backend)
     expected = oracle.processed_logits(
         case.logits, case.params, case.token_ids, case.num_prompt_tokens, case.stop_token_ids
     )
-    np.testing.assert_allclose(processed, expected, atol=1e-4)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_penalties_of_small_logits_of_either_sign() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_penalties_of_small_logits_of_either_sign(backend: str) -> None:
     """Repetition divides a positive logit and multiplies a negative one: always towards less likely, prompt included."""
     params = SamplingParams(repetition_penalty=2.0, frequency_penalty=0.5, presence_penalty=0.25)
     logits = np.array([0.5, -0.5, 0.5, 0.5, 0.0], np.float32)
-    for processor in SamplingRow(params, 0, [0, 1, 2, 2], 2, []).processors:
-        processor.apply(logits)
-    assert logits.tolist() == [0.25, -1.0, 0.25 - 1.0 - 0.25, 0.5, 0.0]
+    found = changed_logits(SamplingRow(params, 0, [0, 1, 2, 2], 2, []), logits, backend)
+    assert found.tolist() == [0.25, -1.0, 0.25 - 1.0 - 0.25, 0.5, 0.0]
 
 
 def one(logits: list[float], token_ids: list[int] | None = None, **fields: object) -> int:

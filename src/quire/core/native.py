@@ -21,7 +21,7 @@ INSTRUCTION_SETS: dict[str, frozenset[str]] = {
     "avx2": _AVX2,
     "portable": frozenset(),
 }
-"""What the kernels are compiled for (csrc/module.cpp), the fastest first, with the CPU features (/proc/cpuinfo) it takes."""
+"""What the kernels are compiled for (csrc/instruction_sets.cpp), the fastest first, with the CPU features (/proc/cpuinfo) it takes."""
 
 
 def instruction_sets(cpu_features: frozenset[str]) -> tuple[str, ...]:

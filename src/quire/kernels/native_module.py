@@ -9,6 +9,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from quire.core.cores import allowed_cores
 from quire.core.native import has_native_module
 from quire.errors import InvalidRequestError
 from quire.kernels.recording import current_recording
@@ -72,7 +73,9 @@ def current_program(*, by_token: bool = False) -> Any:
 @cache
 def module() -> ModuleType:
     """quire._native; only files of this folder call it."""
-    return importlib.import_module("quire._native")
+    found = importlib.import_module("quire._native")
+    found.use_cores(allowed_cores())
+    return found
 
 
 @cache

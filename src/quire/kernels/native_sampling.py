@@ -1,4 +1,4 @@
-"""Sampling from rows of logits (csrc/sampling.cpp)."""
+"""Sampling from rows of logits (csrc/penalties.cpp, csrc/sampling.cpp)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,29 @@ from typing import NamedTuple
 from quire.kernels.native_module import instruction_sets, module, thread_count
 
 Address = int
-"""Of a row of contiguous float32 [V]."""
+"""Of a row of contiguous float32 [V], unless it says of what."""
+
+
+class PenalizedRow(NamedTuple):
+    logits: Address
+    penalized: Address
+    """Where they go; it may be the same."""
+    token_ids: Address
+    """Of int64 [U], each once."""
+    in_output: Address
+    """Of float32 [U], how often."""
+    num_tokens: int
+    presence: float
+    frequency: float
+    repetition: float
+
+
+def penalize(rows: list[PenalizedRow], vocab_size: int) -> tuple[list[int], list[float]]:
+    """The most likely token of each row then, and its logit."""
+    found: tuple[list[int], list[float]] = module().penalize(
+        isa=instruction_sets()[0], rows=rows, vocab_size=vocab_size, num_threads=thread_count()
+    )
+    return found
 
 
 class DrawnRow(NamedTuple):

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire.core.cores import allowed_cores
 from quire.core.native import has_native_module
 
 NATIVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -126,13 +127,7 @@ def _cgroup_cores(root: Path) -> list[int]:
 
 def _num_cores(root: Path) -> int:
     """Physical cores this process may run on: hyper-threads share the units that matrix products saturate."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    cores = set()
-    for cpu in allowed:
-        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        package, core = _read_int(topology / "physical_package_id"), _read_int(topology / "core_id")
-        cores.add((package, core) if core is not None else cpu)
-    return min([len(cores), *_cgroup_cores(root)])
+    return min([len(allowed_cores(root)), *_cgroup_cores(root)])
 
 
 def _cpu(root: Path) -> tuple[str, frozenset[str]]:

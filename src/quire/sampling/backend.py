@@ -1,4 +1,4 @@
-"""What looks at whole rows of logits: draws and logprobs, in numpy or in native kernels."""
+"""What looks at whole rows of logits: penalties, draws and logprobs, in numpy or in native kernels."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from typing import Protocol
 
 from quire.core.native import has_native_module
 from quire.core.step import TokenLogprobs
-from quire.sampling.distribution import Float32Array
+from quire.sampling.distribution import Float32Array, MostLikely
+from quire.sampling.penalties import Penalties
 from quire.sampling.sampling_row import SamplingRow
 
 
 class SamplingBackend(Protocol):
     """Each row's result is a function of the row alone. Rows are contiguous float32 [V]."""
+
+    def penalize(
+        self,
+        logits: Sequence[Float32Array],
+        penalized: Sequence[Float32Array],
+        penalties: Sequence[Penalties | None],
+    ) -> MostLikely:
+        """Put each row into its place among `penalized`, which may be the same memory, with its penalties if it has any.
+
+        Returns the most likely tokens of what is there then.
+        """
 
     def draw(self, logits: Sequence[Float32Array], largest: Sequence[float], rows: Sequence[SamplingRow]) -> list[int]:
         """A token id for each row that leaves its token to chance. `largest`: of the row's logits, a finite number."""

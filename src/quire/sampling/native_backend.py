@@ -6,14 +6,48 @@ from collections.abc import Sequence
 
 from quire.core.sampling_params import ALL_LOGPROBS
 from quire.core.step import TokenLogprobs
-from quire.kernels.native_sampling import DrawnRow, LogprobsRow, draw, logprobs
-from quire.sampling.distribution import Float32Array
+from quire.kernels.native_sampling import Address, DrawnRow, LogprobsRow, PenalizedRow, draw, logprobs, penalize
+from quire.sampling.distribution import Float32Array, MostLikely
+from quire.sampling.penalties import Penalties
 from quire.sampling.sampling_row import SamplingRow
 
 
 class NativeSampling:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
+
+    def penalize(
+        self,
+        logits: Sequence[Float32Array],
+        penalized: Sequence[Float32Array],
+        penalties: Sequence[Penalties | None],
+    ) -> MostLikely:
+        return MostLikely(
+            *penalize(
+                [
+                    self._penalized(self._address(row), self._address(own), of_row)
+                    for row, own, of_row in zip(logits, penalized, penalties, strict=True)
+                ],
+                self._vocab_size,
+            )
+        )
+
+    def _penalized(self, logits: Address, own: Address, penalties: Penalties | None) -> PenalizedRow:
+        if penalties is None:
+            return PenalizedRow(logits, own, 0, 0, 0, 0.0, 0.0, 1.0)
+        counts = penalties.counts
+        counts.update()
+        token_ids, num_tokens = counts.distinct.buffer_info()
+        return PenalizedRow(
+            logits,
+            own,
+            token_ids,
+            counts.in_output.buffer_info()[0],
+            num_tokens,
+            penalties.presence,
+            penalties.frequency,
+            penalties.repetition,
+        )
 
     def draw(self, logits: Sequence[Float32Array], largest: Sequence[float], rows: Sequence[SamplingRow]) -> list[int]:
         return draw(

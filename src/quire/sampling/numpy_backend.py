@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from quire.core.step import TokenLogprobs
-from quire.sampling.distribution import Float32Array, Float64Array, draw_one, token_weights
+from quire.sampling.distribution import Float32Array, Float64Array, MostLikely, draw_one, token_weights
 from quire.sampling.logprobs import log_softmax, token_logprobs
+from quire.sampling.penalties import Penalties
 from quire.sampling.sampling_row import SamplingRow
 from quire.sampling.truncation import kept_tokens
 
@@ -19,6 +20,19 @@ _CHUNK_ELEMENTS = 2**19
 class NumpySampling:
     def __init__(self, vocab_size: int) -> None:
         self._chunk_rows = max(1, _CHUNK_ELEMENTS // vocab_size)
+
+    def penalize(
+        self,
+        logits: Sequence[Float32Array],
+        penalized: Sequence[Float32Array],
+        penalties: Sequence[Penalties | None],
+    ) -> MostLikely:
+        for row, own, of_row in zip(logits, penalized, penalties, strict=True):
+            own[:] = row
+            if of_row is not None:
+                _penalize(own, of_row)
+        token_ids = [int(own.argmax()) for own in penalized]
+        return MostLikely(token_ids, [float(own[token_id]) for own, token_id in zip(penalized, token_ids, strict=True)])
 
     def draw(self, logits: Sequence[Float32Array], largest: Sequence[float], rows: Sequence[SamplingRow]) -> list[int]:
         token_ids = []
@@ -36,6 +50,17 @@ class NumpySampling:
             token_logprobs(row, log_softmax(row), token_id, num_logprobs)
             for row, token_id, num_logprobs in zip(logits, token_ids, nums_logprobs, strict=True)
         ]
+
+
+def _penalize(logits: Float32Array, penalties: Penalties) -> None:
+    penalties.counts.update()
+    ids, in_output = np.array(penalties.counts.distinct, np.int64), np.array(penalties.counts.in_output, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved = logits[ids].astype(np.float64)
+        moved = np.where(moved > 0, moved / penalties.repetition, moved * penalties.repetition)
+        moved -= penalties.frequency * in_output
+        moved -= penalties.presence * (in_output > 0)
+        logits[ids] = moved.astype(np.float32)
 
 
 def _draw(weights: Float64Array, row: SamplingRow) -> int:

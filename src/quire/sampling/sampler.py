@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 import msgspec
+import numpy as np
 
 from quire.core.step import NOTHING_LEFT, TokenLogprobs
 from quire.sampling.backend import SamplingBackend, sampling_backend
@@ -59,7 +60,7 @@ class Sampler:
             return taken
         assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
         choices = _Choices(logits, rows, best)
-        choices.process()
+        choices.process(self._backend)
         choices.draw(self._backend)
         return choices.outcomes(self._backend)
 
@@ -91,22 +92,35 @@ class _Choices:
             if not isfinite(logit):
                 self._errors[i] = _NOT_FINITE.format(position=len(rows[i].token_ids))
 
-    def process(self) -> None:
-        """Give rows with processors logits of their own, and look again for the most likely token."""
-        for i, row in enumerate(self._rows):
-            if not row.processors or i in self._errors:
-                continue
-            own = self._logits[i].copy()
+    def process(self, backend: SamplingBackend) -> None:
+        """Give rows with processors or penalties logits of their own, and look again for the most likely token."""
+        changed = [i for i, row in enumerate(self._rows) if row.changes_logits and i not in self._errors]
+        own = np.empty((len(changed), self._logits.shape[1]), np.float32)
+        before: dict[int, Float32Array] = {}
+        for i, of_row in zip(changed, own, strict=True):
             try:
-                for processor in row.processors:
-                    processor.apply(own)
+                before[i] = self._processed_into(of_row, i)
             except RowError as error:
                 self._errors[i] = str(error)
-                continue
-            best = int(own.argmax())
-            self._processed[i], self._token_ids[i], self._largest[i] = own, best, float(own[best])
-            if not isfinite(own[best]):
-                self._errors[i] = _NOTHING_LEFT.format(position=len(row.token_ids))
+            else:
+                self._processed[i] = of_row
+        if not before:
+            return
+        penalties = [self._rows[i].penalties for i in before]
+        best = backend.penalize(list(before.values()), list(self._processed.values()), penalties)
+        for i, self._token_ids[i], self._largest[i] in zip(before, best.token_ids, best.logits, strict=True):
+            if not isfinite(self._largest[i]):
+                self._errors[i] = _NOTHING_LEFT.format(position=len(self._rows[i].token_ids))
+
+    def _processed_into(self, own: Float32Array, i: int) -> Float32Array:
+        """Row i's logits, processed if it has processors: then they are in `own`."""
+        logits: Float32Array = self._logits[i]
+        if not self._rows[i].processors:
+            return logits
+        own[:] = logits
+        for processor in self._rows[i].processors:
+            processor.apply(own)
+        return own
 
     def draw(self, backend: SamplingBackend) -> None:
         """Of the rows that leave their token to chance."""

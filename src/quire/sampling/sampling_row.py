@@ -28,9 +28,11 @@ class SamplingRow:
     """
 
     __slots__ = (
+        "changes_logits",
         "grammar",
         "num_prompt_tokens",
         "params",
+        "penalties",
         "processors",
         "seed",
         "takes_most_likely",
@@ -53,7 +55,9 @@ class SamplingRow:
         self.num_prompt_tokens = num_prompt_tokens
         self.grammar = _grammar(params, token_ids, num_prompt_tokens, stop_token_ids, grammars)
         self.processors = _processors(params, token_ids, num_prompt_tokens, stop_token_ids, self.grammar)
-        self.takes_most_likely = params.greedy and not self.processors and params.logprobs is None
+        self.penalties = _penalties(params, token_ids, num_prompt_tokens)
+        self.changes_logits = bool(self.processors) or self.penalties is not None
+        self.takes_most_likely = params.greedy and not self.changes_logits and params.logprobs is None
         self.truncates = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
     def prepare(self) -> None:
@@ -88,7 +92,7 @@ def _processors(
     stop_token_ids: Collection[int],
     grammar: Grammar | None,
 ) -> list[LogitsProcessor]:
-    """Those the request asks for, in the order they apply."""
+    """Those the request asks for, in the order they apply. Penalties come after them."""
     processors: list[LogitsProcessor] = []
     if params.allowed_token_ids is not None:
         processors.append(AllowedTokens(params.allowed_token_ids))
@@ -100,9 +104,11 @@ def _processors(
         processors.append(MinTokens(params.min_tokens, stop_token_ids, token_ids, num_prompt_tokens))
     if params.logit_bias:
         processors.append(LogitBias(params.logit_bias))
-    if params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1:
-        counts = TokenCounts(token_ids, num_prompt_tokens)
-        processors.append(
-            Penalties(counts, params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
-        )
     return processors
+
+
+def _penalties(params: SamplingParams, token_ids: list[int], num_prompt_tokens: int) -> Penalties | None:
+    if params.presence_penalty == 0 and params.frequency_penalty == 0 and params.repetition_penalty == 1:
+        return None
+    counts = TokenCounts(token_ids, num_prompt_tokens)
+    return Penalties(counts, params.presence_penalty, params.frequency_penalty, params.repetition_penalty)

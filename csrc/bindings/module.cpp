@@ -1,0 +1,48 @@
+// The Python module quire._native. Addresses and sizes come from the files of quire/kernels, which check them.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <utility>
+
+#include "instruction_sets.h"
+#include "seats.h"
+#include "team.h"
+
+namespace nb = nanobind;
+using namespace quire;
+
+void bind_attention(nb::module_& module);
+void bind_linear(nb::module_& module);
+void bind_row_ops(nb::module_& module);
+void bind_sampling(nb::module_& module);
+void bind_sketch(nb::module_& module);
+void bind_step_inputs(nb::module_& module);
+
+namespace {
+
+void run(Program& program, int num_threads, std::optional<std::pair<int64_t, int64_t>> counts) {
+    program.run(num_threads, counts ? std::optional(Counts{counts->first, counts->second, program.num_rows()}) : std::nullopt);
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+    module.doc() = "Native CPU kernels; quire.kernels.native is their face.";
+    nb::class_<Program>(module, "Program")
+        .def(nb::init<int64_t>(), nb::arg("num_rows"))
+        .def("run", &run, nb::arg("num_threads"), nb::arg("counts").none(), nb::call_guard<nb::gil_scoped_release>())
+        .def("__len__", &Program::size);
+    module.def("instruction_sets", [] { return instruction_sets(true); });
+    module.def("emulated_sets", [] { return instruction_sets(false); });
+    module.def("use_cores", &use_cores, nb::arg("cores"));
+    bind_attention(module);
+    bind_linear(module);
+    bind_row_ops(module);
+    bind_sampling(module);
+    bind_sketch(module);
+    bind_step_inputs(module);
+}

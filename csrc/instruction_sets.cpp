@@ -1,0 +1,97 @@
+#include "instruction_sets.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "amx.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+// take_kernels(set): the kernels that are compiled for it.
+#define QUIRE_ASSIGN(kernel, Call) to.kernel = kernel;
+#define QUIRE_TAKE_KERNELS(set, KERNELS)           \
+    namespace quire::set {                         \
+    static void take_kernels(InstructionSet& to) { \
+        KERNELS(QUIRE_ASSIGN)                      \
+    }                                              \
+    }
+QUIRE_SETS(QUIRE_TAKE_KERNELS)
+
+namespace quire {
+namespace {
+
+#if defined(__x86_64__)
+// All that x86-64-v3 is made of, which the compiler uses as it likes.
+bool has_avx2() {
+    unsigned a, b, c, d;
+    constexpr unsigned MOVBE = 1u << 22, F16C = 1u << 29, LZCNT = 1u << 5;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+           __get_cpuid(1, &a, &b, &c, &d) && (c & MOVBE) && (c & F16C) && __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & LZCNT);
+}
+
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+}
+
+bool has_bf16() {
+    return has_avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+}
+#endif
+
+using TakeKernels = void (*)(InstructionSet&);
+
+InstructionSet made_of(std::string name, bool present, TakeKernels kernels) {
+    InstructionSet made{std::move(name), present, true};
+    kernels(made);
+    return made;
+}
+
+InstructionSet for_tests(InstructionSet set) {
+    set.chosen = false;
+    return set;
+}
+
+// With tiles, and all else of another set.
+InstructionSet made_of_tiles(std::string name, bool present, TakeKernels tiles, TakeKernels rest) {
+    InstructionSet made = made_of(std::move(name), present, rest);
+    tiles(made);
+    return made;
+}
+
+const std::vector<InstructionSet>& all_sets() {
+    static const std::vector<InstructionSet> sets = {
+#if defined(__x86_64__)
+        made_of_tiles("amx", has_bf16() && has_amx(), amx::take_kernels, avx512_bf16::take_kernels),
+        made_of("avx512_bf16", has_bf16(), avx512_bf16::take_kernels),
+        made_of("avx512_vnni", has_avx512() && __builtin_cpu_supports("avx512vnni"), avx512_vnni::take_kernels),
+        made_of("avx512", has_avx512(), avx512::take_kernels),
+        made_of("avx2", has_avx2(), avx2::take_kernels),
+#endif
+        made_of("portable", true, portable::take_kernels),
+        for_tests(made_of_tiles("emulated_tiles", true, emulated_tiles::take_kernels, portable::take_kernels)),
+#if defined(QUIRE_EMULATE_AMX)
+        for_tests(made_of_tiles("emulated_amx", has_bf16(), emulated_amx::take_kernels, avx512_bf16::take_kernels)),
+#endif
+    };
+    return sets;
+}
+
+}  // namespace
+
+std::vector<std::string> instruction_sets(bool chosen) {
+    std::vector<std::string> found;
+    for (const InstructionSet& set : all_sets())
+        if (set.present && set.chosen == chosen) found.push_back(set.name);
+    return found;
+}
+
+const InstructionSet& instruction_set(const std::string& name) {
+    for (const InstructionSet& set : all_sets())
+        if (set.present && set.name == name) return set;
+    throw std::invalid_argument("This CPU lacks the instruction set " + name + ".");
+}
+
+}  // namespace quire
