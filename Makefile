@@ -17,8 +17,9 @@ SITE_PACKAGES = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_
 RUNTIMES = $(foreach lib,asan ubsan stdc++,$(shell $(CXX) -print-file-name=lib$(lib).so))
 UNDER_SANITIZERS = LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	PYTHONPATH=$(SANITIZED)/site:$(SITE_PACKAGES)
+SANITIZED_TESTS := $(addprefix sanitize-,tests/kernels tests/attention tests/quantization/test_few_bits.py)
 
-.PHONY: serve chromium demo test test-nightly sanitize lint bench clean
+.PHONY: serve chromium demo test test-nightly sanitize $(SANITIZED_TESTS) lint bench clean
 
 serve: $(READY)
 	$(BIN)/quire serve smollm2 $(ARGS)
@@ -42,7 +43,10 @@ sanitize: $(READY)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(SANITIZED)/site \
 		-C build-dir=$(SANITIZED)/cmake -C cmake.build-type=RelWithDebInfo -C cmake.define.QUIRE_SANITIZE=$(SANITIZERS) \
 		-C cmake.define.QUIRE_EMULATE_AMX=ON .
-	$(UNDER_SANITIZERS) $(BIN)/python -S -m pytest -q --capture=sys tests/kernels tests/attention tests/quantization/test_few_bits.py
+	$(MAKE) -j2 --output-sync $(SANITIZED_TESTS)
+
+$(SANITIZED_TESTS): sanitize-%:
+	$(UNDER_SANITIZERS) $(BIN)/python -S -m pytest -q --capture=sys $*
 
 # For the tests of the page in a real browser.
 chromium:

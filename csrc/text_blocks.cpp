@@ -55,6 +55,7 @@ void write_texts(const TextBlocksCall& call, const Team& team) {
     auto* value_blocks = static_cast<Value*>(call.value_blocks);
     share(team, call.num_blocks, [&](int64_t block) {
         int count = static_cast<int>(call.starts[block + 1] - call.starts[block]);
+        if (count == 0) return;
         const Value* key = static_cast<const Value*>(call.key) + call.starts[block] * call.key_stride;
         const Value* value = static_cast<const Value*>(call.value) + call.starts[block] * call.value_stride;
         if (!layout.panels(Type::PER_UNIT)) {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
 
 import numpy as np
 
@@ -11,41 +11,76 @@ from quire.attention.backend import AttentionShape, LayerKVCache
 from quire.attention.cpu_backend import CpuBackend
 from quire.attention.forward_batch import ForwardBatch
 from quire.kernels import native
-from quire.kernels.array import Array, Arrays
+from quire.kernels.array import Array
+from quire.kernels.dtype import DType
 from quire.kernels.native_texts import BLOCK_SIZE, write_texts
 
 
 @dataclass(frozen=True, slots=True)
-class TextBlocks:
-    """Blocks for K and V of one layer at a time; each text has its own. `starts` are their first tokens, and T."""
+class TextTables:
+    """Which tokens lie in which blocks: each text has its own.
 
-    key: Array
-    value: Array
+    int64 starts [B + 1]: the first token of each block, then T; block_tables [R, blocks of a text], query_starts [R + 1], lengths [R].
+    """
+
     starts: Array
     block_tables: Array
     query_starts: Array
     lengths: Array
 
     @classmethod
-    def of(cls, batch: ForwardBatch, key: Array) -> TextBlocks:
-        """For all layers of a step; `key` is one's K [T, num_kv_heads, head_dim]."""
-        arrays = Arrays()
-        firsts = [
-            range(start, start + length, BLOCK_SIZE)
-            for start, length in zip(batch.query_starts, batch.context_lens, strict=False)
-        ]
-        starts = [*chain.from_iterable(firsts), batch.num_tokens]
-        first_blocks = np.array([0, *accumulate(map(len, firsts))][:-1])
-        shape = (len(starts) - 1, BLOCK_SIZE, *key.shape[1:])
+    def of(cls, lengths: Sequence[int]) -> TextTables:
+        made = cls.with_room(sum(map(_num_blocks, lengths)), len(lengths), max(lengths))
+        made.fill(lengths)
+        return made
+
+    @classmethod
+    def with_room(cls, num_blocks: int, num_texts: int, max_length: int) -> TextTables:
         return cls(
-            key.new_empty(shape),
-            key.new_empty(shape),
-            arrays.of(np.array(starts)),
-            # Behind a text's last block stand others' numbers: the kernel does not look there.
-            arrays.of(first_blocks[:, None] + np.arange(max(map(len, firsts)))),
-            arrays.of(np.array(batch.query_starts)),
-            arrays.of(np.array(batch.context_lens)),
+            _numbers(num_blocks + 1),
+            _numbers(num_texts, _num_blocks(max_length)),
+            _numbers(num_texts + 1),
+            _numbers(num_texts),
         )
+
+    def fill(self, lengths: Sequence[int]) -> None:
+        """For texts of these lengths. Blocks that are not needed have no tokens."""
+        ends, num_blocks = np.cumsum(lengths), np.array([_num_blocks(length) for length in lengths])
+        ends_of_blocks = np.cumsum(num_blocks)
+        begins, first_blocks = ends - lengths, ends_of_blocks - num_blocks
+        starts, total = self.starts.stored, ends_of_blocks[-1]
+        in_text = np.arange(total) - np.repeat(first_blocks, num_blocks)
+        starts[:total] = np.repeat(begins, num_blocks) + BLOCK_SIZE * in_text
+        starts[total:] = ends[-1]
+        tables = self.block_tables.stored
+        # Behind a text's last block stand others' numbers: the kernel does not look there.
+        tables[: len(lengths)] = first_blocks[:, None] + np.arange(tables.shape[1])
+        self.query_starts.stored[1 : len(lengths) + 1] = ends
+        self.lengths.stored[: len(lengths)] = lengths
+
+
+class TextBlocks:
+    """Blocks for K and V, of one layer at a time."""
+
+    def __init__(self, tables: TextTables) -> None:
+        self.tables = tables
+        self._blocks: tuple[Array, Array] | None = None
+
+    def write(self, key: Array, value: Array) -> tuple[Array, Array]:
+        """key, value [T, num_kv_heads, head_dim] into their blocks."""
+        if self._blocks is None:
+            shape = (self.tables.starts.shape[0] - 1, BLOCK_SIZE, *key.shape[1:])
+            self._blocks = key.new_empty(shape), key.new_empty(shape)
+        write_texts(key, value, *self._blocks, self.tables.starts)
+        return self._blocks
+
+
+def _num_blocks(length: int) -> int:
+    return -(-length // BLOCK_SIZE)
+
+
+def _numbers(*shape: int) -> Array:
+    return Array(np.zeros(shape, np.int64), DType.INT64)
 
 
 class CpuEncoderBackend:
@@ -65,16 +100,16 @@ class CpuEncoderBackend:
         rotation: None = None,
     ) -> Array:
         if self.name not in batch.scratch:
-            batch.scratch[self.name] = TextBlocks.of(batch, key)
-        texts: TextBlocks = batch.scratch[self.name]
-        write_texts(key, value, texts.key, texts.value, texts.starts)
+            batch.scratch[self.name] = TextBlocks(TextTables.of(batch.context_lens))
+        blocks: TextBlocks = batch.scratch[self.name]
+        key_blocks, value_blocks = blocks.write(key, value)
         return native.paged_attention(
             query,
-            texts.key,
-            texts.value,
-            texts.block_tables,
-            texts.query_starts,
-            texts.lengths,
+            key_blocks,
+            value_blocks,
+            blocks.tables.block_tables,
+            blocks.tables.query_starts,
+            blocks.tables.lengths,
             scale=shape.scale,
             causal=False,
         ).flatten(1)

@@ -14,9 +14,10 @@ from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
 from quire.kernels import native
 from quire.kernels.select import select_ops
-from quire.kernels.tensor import Tensors
+from quire.kernels.tensor import Tensor, Tensors
 from quire.layers.pooling import pool, shorten_and_normalize
 from quire.models.encoders import load_encoder
+from quire.worker.encode_program import EncodeProgram
 from quire.worker.host_memory import memory_for_loading
 
 
@@ -34,13 +35,20 @@ class EncodeWorker:
                 checkpoint, dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
             )
 
+        records_steps = config.backend == "cpu" and not config.enforce_eager
+        self._program = EncodeProgram(self._model, config.max_model_len) if records_steps else None
+
     @torch.inference_mode()
     def execute(self, plan: EncodePlan) -> EncodeResult:
-        batch = pack([row.token_ids for row in plan.rows], self._tensors)
-        hidden = torch.from_numpy(self._tensors.numbers(self._model.forward(batch)))
-        ends = itertools.pairwise(batch.query_starts)
+        texts = [row.token_ids for row in plan.rows]
+        hidden = torch.from_numpy(self._tensors.numbers(self._hidden(texts)))
+        ends = itertools.pairwise(itertools.accumulate(map(len, texts), initial=0))
         rows = [self._vectors(hidden[first:last], row) for (first, last), row in zip(ends, plan.rows, strict=True)]
         return EncodeResult(plan.step_id, rows)
+
+    def _hidden(self, texts: list[list[int]]) -> Tensor:
+        hidden = None if self._program is None else self._program.hidden(texts)
+        return self._model.forward(pack(texts, self._tensors)) if hidden is None else hidden
 
     def _vectors(self, hidden: torch.Tensor, row: EncodeRow) -> Vectors | str:
         pooling = self._model.config.pooling
