@@ -43,7 +43,7 @@ sanitize: $(READY)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(SANITIZED)/site \
 		-C build-dir=$(SANITIZED)/cmake -C cmake.build-type=RelWithDebInfo -C cmake.define.QUIRE_SANITIZE=$(SANITIZERS) \
 		-C cmake.define.QUIRE_EMULATE_AMX=ON .
-	$(MAKE) -j2 --output-sync $(SANITIZED_TESTS)
+	$(MAKE) -j2 --output-sync=line $(SANITIZED_TESTS)
 
 $(SANITIZED_TESTS): sanitize-%:
 	$(UNDER_SANITIZERS) $(BIN)/python -S -m pytest -q --capture=sys $*
