@@ -15,7 +15,7 @@ from quire.kernels.native_sampling import DrawnRow, LogprobsRow, PenalizedRow, d
 from quire.sampling.distribution import Float32Array, draw_one, token_weights
 from quire.sampling.logprobs import log_softmax, token_logprobs
 from quire.sampling.numpy_backend import NumpySampling
-from quire.sampling.penalties import Penalties, TokenCounts
+from quire.sampling.penalties import PenalizedLogits, Penalties, TokenCounts
 from quire.sampling.truncation import kept_tokens
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -154,7 +154,7 @@ def test_penalties_are_those_of_numpy(vocab_size: int, in_place: bool) -> None:
         counts.update()
         penalties.append(Penalties(counts, presence, frequency, repetition))
     expected = np.empty_like(logits)
-    best = NumpySampling(vocab_size).penalize(list(logits), list(expected), penalties)
+    best = NumpySampling(vocab_size).penalize(list(map(PenalizedLogits, logits, expected, penalties)))
 
     found = logits if in_place else np.full_like(logits, 7)
     rows = []

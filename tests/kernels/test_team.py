@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from quire.core.cores import allowed_cores
 from quire.core.native import has_native_module
 from quire.kernels import native
 from quire.kernels.arithmetic import add
@@ -201,6 +202,6 @@ def test_members_without_a_core_of_their_own_change_no_bits() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are kept on cores on Linux")
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core is the caller's")
+@pytest.mark.skipif(len(allowed_cores()) < 2, reason="one core is the caller's")
 def test_helpers_of_a_team_of_all_cores_have_one_each() -> None:
     assert printed(SEATED) == "as they should"

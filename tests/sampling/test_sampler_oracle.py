@@ -16,6 +16,7 @@ from tests.sampling.backends import BACKENDS, NEAREST
 from quire.core.sampling_params import SamplingParams
 from quire.sampling.distribution import Float32Array
 from quire.sampling.noise import uniform
+from quire.sampling.penalties import PenalizedLogits
 from quire.sampling.sampler import Sampler, SamplingRow
 
 V = 12
@@ -109,7 +110,7 @@ def changed_logits(row: SamplingRow, logits: Float32Array, backend: str) -> Floa
     processed, penalized = logits.copy(), np.full_like(logits, np.nan)
     for processor in row.processors:
         processor.apply(processed)
-    best = BACKENDS[backend](len(logits)).penalize([processed], [penalized], [row.penalties])
+    best = BACKENDS[backend](len(logits)).penalize([PenalizedLogits(processed, penalized, row.penalties)])
     assert best.token_ids == [penalized.argmax()]
     assert best.logits == [penalized.max()]
     return penalized

@@ -11,8 +11,7 @@ from quire.attention.backend import AttentionShape, LayerKVCache
 from quire.attention.cpu_backend import CpuBackend
 from quire.attention.forward_batch import ForwardBatch
 from quire.kernels import native
-from quire.kernels.array import Array
-from quire.kernels.dtype import DType
+from quire.kernels.array import Array, int64_zeros
 from quire.kernels.native_texts import BLOCK_SIZE, write_texts
 
 
@@ -37,10 +36,10 @@ class TextTables:
     @classmethod
     def with_room(cls, num_blocks: int, num_texts: int, max_length: int) -> TextTables:
         return cls(
-            _numbers(num_blocks + 1),
-            _numbers(num_texts, _num_blocks(max_length)),
-            _numbers(num_texts + 1),
-            _numbers(num_texts),
+            int64_zeros(num_blocks + 1),
+            int64_zeros(num_texts, _num_blocks(max_length)),
+            int64_zeros(num_texts + 1),
+            int64_zeros(num_texts),
         )
 
     def fill(self, lengths: Sequence[int]) -> None:
@@ -77,10 +76,6 @@ class TextBlocks:
 
 def _num_blocks(length: int) -> int:
     return -(-length // BLOCK_SIZE)
-
-
-def _numbers(*shape: int) -> Array:
-    return Array(np.zeros(shape, np.int64), DType.INT64)
 
 
 class CpuEncoderBackend:

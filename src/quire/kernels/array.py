@@ -140,6 +140,11 @@ def empty_array(shape: tuple[int, ...], dtype: DType) -> Array:
     return Array(memory.numbers[:num_bytes].view(dtype.stored).reshape(shape), dtype, memory)
 
 
+def int64_zeros(*shape: int) -> Array:
+    """Numbers that are filled in later, for recorded programs in the same place each time."""
+    return Array(np.zeros(shape, np.int64), DType.INT64)
+
+
 def _on_a_line(memory: npt.NDArray[np.uint8], num_bytes: int, shape: tuple[int, ...], dtype: DType) -> Numbers:
     """What begins on the first cache line of memory that is a line too long."""
     first = -int(memory.__array_interface__["data"][0]) % LINE

@@ -8,23 +8,15 @@ from typing import Protocol
 from quire.core.native import has_native_module
 from quire.core.step import TokenLogprobs
 from quire.sampling.distribution import Float32Array, MostLikely
-from quire.sampling.penalties import Penalties
+from quire.sampling.penalties import PenalizedLogits
 from quire.sampling.sampling_row import SamplingRow
 
 
 class SamplingBackend(Protocol):
     """Each row's result is a function of the row alone. Rows are contiguous float32 [V]."""
 
-    def penalize(
-        self,
-        logits: Sequence[Float32Array],
-        penalized: Sequence[Float32Array],
-        penalties: Sequence[Penalties | None],
-    ) -> MostLikely:
-        """Put each row into its place among `penalized`, which may be the same memory, with its penalties if it has any.
-
-        Returns the most likely tokens of what is there then.
-        """
+    def penalize(self, rows: Sequence[PenalizedLogits]) -> MostLikely:
+        """Put each row into its own place. Returns the most likely tokens of what is there then."""
 
     def draw(self, logits: Sequence[Float32Array], largest: Sequence[float], rows: Sequence[SamplingRow]) -> list[int]:
         """A token id for each row that leaves its token to chance. `largest`: of the row's logits, a finite number."""

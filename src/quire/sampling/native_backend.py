@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from quire.core.sampling_params import ALL_LOGPROBS
 from quire.core.step import TokenLogprobs
-from quire.kernels.native_sampling import Address, DrawnRow, LogprobsRow, PenalizedRow, draw, logprobs, penalize
+from quire.kernels.native_sampling import DrawnRow, LogprobsRow, PenalizedRow, draw, logprobs, penalize
 from quire.sampling.distribution import Float32Array, MostLikely
-from quire.sampling.penalties import Penalties
+from quire.sampling.penalties import PenalizedLogits
 from quire.sampling.sampling_row import SamplingRow
 
 
@@ -16,23 +16,11 @@ class NativeSampling:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
-    def penalize(
-        self,
-        logits: Sequence[Float32Array],
-        penalized: Sequence[Float32Array],
-        penalties: Sequence[Penalties | None],
-    ) -> MostLikely:
-        return MostLikely(
-            *penalize(
-                [
-                    self._penalized(self._address(row), self._address(own), of_row)
-                    for row, own, of_row in zip(logits, penalized, penalties, strict=True)
-                ],
-                self._vocab_size,
-            )
-        )
+    def penalize(self, rows: Sequence[PenalizedLogits]) -> MostLikely:
+        return MostLikely(*penalize([self._penalized(row) for row in rows], self._vocab_size))
 
-    def _penalized(self, logits: Address, own: Address, penalties: Penalties | None) -> PenalizedRow:
+    def _penalized(self, row: PenalizedLogits) -> PenalizedRow:
+        logits, own, penalties = self._address(row.logits), self._address(row.own), row.penalties
         if penalties is None:
             return PenalizedRow(logits, own, 0, 0, 0, 0.0, 0.0, 1.0)
         counts = penalties.counts

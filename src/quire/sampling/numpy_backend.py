@@ -9,7 +9,7 @@ import numpy as np
 from quire.core.step import TokenLogprobs
 from quire.sampling.distribution import Float32Array, Float64Array, MostLikely, draw_one, token_weights
 from quire.sampling.logprobs import log_softmax, token_logprobs
-from quire.sampling.penalties import Penalties
+from quire.sampling.penalties import PenalizedLogits, Penalties
 from quire.sampling.sampling_row import SamplingRow
 from quire.sampling.truncation import kept_tokens
 
@@ -21,18 +21,13 @@ class NumpySampling:
     def __init__(self, vocab_size: int) -> None:
         self._chunk_rows = max(1, _CHUNK_ELEMENTS // vocab_size)
 
-    def penalize(
-        self,
-        logits: Sequence[Float32Array],
-        penalized: Sequence[Float32Array],
-        penalties: Sequence[Penalties | None],
-    ) -> MostLikely:
-        for row, own, of_row in zip(logits, penalized, penalties, strict=True):
-            own[:] = row
-            if of_row is not None:
-                _penalize(own, of_row)
-        token_ids = [int(own.argmax()) for own in penalized]
-        return MostLikely(token_ids, [float(own[token_id]) for own, token_id in zip(penalized, token_ids, strict=True)])
+    def penalize(self, rows: Sequence[PenalizedLogits]) -> MostLikely:
+        for row in rows:
+            row.own[:] = row.logits
+            if row.penalties is not None:
+                _penalize(row.own, row.penalties)
+        token_ids = [int(row.own.argmax()) for row in rows]
+        return MostLikely(token_ids, [float(row.own[token_id]) for row, token_id in zip(rows, token_ids, strict=True)])
 
     def draw(self, logits: Sequence[Float32Array], largest: Sequence[float], rows: Sequence[SamplingRow]) -> list[int]:
         token_ids = []

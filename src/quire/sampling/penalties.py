@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from quire.sampling.distribution import Float32Array
 
 
 class TokenCounts:
@@ -47,3 +50,11 @@ class Penalties:
     presence: float
     frequency: float
     repetition: float
+
+
+class PenalizedLogits(NamedTuple):
+    """A row of logits [V], and where they go with their penalties, if there are any: it may be the same memory."""
+
+    logits: Float32Array
+    own: Float32Array
+    penalties: Penalties | None

@@ -18,6 +18,7 @@ from quire.core.step import NOTHING_LEFT, TokenLogprobs
 from quire.sampling.backend import SamplingBackend, sampling_backend
 from quire.sampling.distribution import Float32Array, MostLikely, most_likely
 from quire.sampling.grammar import RowError
+from quire.sampling.penalties import PenalizedLogits
 from quire.sampling.sampling_row import SamplingRow
 
 __all__ = ["SampledToken", "Sampler", "SamplingRow"]
@@ -95,20 +96,18 @@ class _Choices:
     def process(self, backend: SamplingBackend) -> None:
         """Give rows with processors or penalties logits of their own, and look again for the most likely token."""
         changed = [i for i, row in enumerate(self._rows) if row.changes_logits and i not in self._errors]
-        own = np.empty((len(changed), self._logits.shape[1]), np.float32)
-        before: dict[int, Float32Array] = {}
-        for i, of_row in zip(changed, own, strict=True):
+        places = np.empty((len(changed), self._logits.shape[1]), np.float32)
+        rows: dict[int, PenalizedLogits] = {}
+        for i, own in zip(changed, places, strict=True):
             try:
-                before[i] = self._processed_into(of_row, i)
+                rows[i] = PenalizedLogits(self._processed_into(own, i), own, self._rows[i].penalties)
             except RowError as error:
                 self._errors[i] = str(error)
-            else:
-                self._processed[i] = of_row
-        if not before:
+        if not rows:
             return
-        penalties = [self._rows[i].penalties for i in before]
-        best = backend.penalize(list(before.values()), list(self._processed.values()), penalties)
-        for i, self._token_ids[i], self._largest[i] in zip(before, best.token_ids, best.logits, strict=True):
+        self._processed = {i: row.own for i, row in rows.items()}
+        best = backend.penalize(list(rows.values()))
+        for i, self._token_ids[i], self._largest[i] in zip(rows, best.token_ids, best.logits, strict=True):
             if not isfinite(self._largest[i]):
                 self._errors[i] = _NOTHING_LEFT.format(position=len(self._rows[i].token_ids))
 

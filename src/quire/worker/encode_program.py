@@ -10,8 +10,7 @@ import numpy as np
 from quire.attention.cpu_encoder import TextBlocks, TextTables
 from quire.attention.forward_batch import ForwardBatch
 from quire.kernels import native
-from quire.kernels.array import Array
-from quire.kernels.dtype import DType
+from quire.kernels.array import Array, int64_zeros
 from quire.kernels.native_texts import BLOCK_SIZE
 from quire.kernels.recording import Arena, NotRecordable, Recording
 from quire.models.registry import Encoder
@@ -29,8 +28,8 @@ class EncodeProgram:
     def __init__(self, model: Encoder, max_model_len: int) -> None:
         self._model = model
         self._tables = TextTables.with_room(MAX_TOKENS // BLOCK_SIZE + MAX_TEXTS, MAX_TEXTS, max_model_len)
-        self._token_ids = Array(np.zeros(MAX_TOKENS, np.int64), DType.INT64)
-        self._positions = Array(np.zeros(MAX_TOKENS, np.int64), DType.INT64)
+        self._token_ids = int64_zeros(MAX_TOKENS)
+        self._positions = int64_zeros(MAX_TOKENS)
         self._recorded: tuple[Recording, Array] | None = None
         self._recordable = True
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
 from quire.core.step import RowPlan
-from quire.kernels.array import Array
+from quire.kernels.array import Array, int64_zeros
 from quire.kernels.dtype import DType
 from quire.kernels.native_steps import StepInputs
 from quire.worker.row_table import Row, RowTable
@@ -20,10 +20,12 @@ class ProgramInputs:
     ) -> None:
         num_groups, max_blocks = max(layer_groups) + 1, -(-max_model_len // block_size)
         self._layer_groups, self._max_model_len = layer_groups, max_model_len
-        self._token_ids, self._positions = _numbers(max_tokens), _numbers(max_tokens)
-        self._query_starts, self._context_lens = _numbers(max_rows + 1), _numbers(max_rows)
-        self._groups = [RowBlocks(_numbers(max_rows, max_blocks), _numbers(max_tokens)) for _ in range(num_groups)]
-        self._last_tokens = _numbers(max_rows)
+        self._token_ids, self._positions = int64_zeros(max_tokens), int64_zeros(max_tokens)
+        self._query_starts, self._context_lens = int64_zeros(max_rows + 1), int64_zeros(max_rows)
+        self._groups = [
+            RowBlocks(int64_zeros(max_rows, max_blocks), int64_zeros(max_tokens)) for _ in range(num_groups)
+        ]
+        self._last_tokens = int64_zeros(max_rows)
         self._one_a_row = Array(np.arange(max_rows + 1), DType.INT64)
         self._inputs = StepInputs(
             self._token_ids,
@@ -64,7 +66,3 @@ class ProgramInputs:
             [row_plan.start for row_plan in plans],
             [row_plan.num_tokens for row_plan in plans],
         )
-
-
-def _numbers(*shape: int) -> Array:
-    return Array(np.zeros(shape, np.int64), DType.INT64)
