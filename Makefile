@@ -59,7 +59,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 # An editable install does not build the kernels again by itself; what is in build/ is kept but for what changed.
-$(READY): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
+$(READY): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
