@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.kernels.forced import forced
 
 from quire.core.native import has_native_module
@@ -14,9 +16,9 @@ from quire.kernels import native
 from quire.kernels.array import Array, Arrays, empty_array
 from quire.kernels.cpu_ops import CpuOps
 from quire.kernels.dtype import DType
-from quire.kernels.fresh_memory import LINE, LargePages
+from quire.kernels.fresh_memory import CHUNK, LINE, LargePages
 from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, pack_
-from quire.kernels.recording import Arena, NotRecordable, current_recording
+from quire.kernels.recording import Arena, Lent, NotRecordable, Recording, current_recording
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -182,23 +184,66 @@ def test_what_is_recorded_for_as_many_tokens_as_rows_is_of_one_token_a_row(num_t
         native.use_num_threads(threads)
 
 
-def test_programs_that_run_in_turn_share_memory() -> None:
-    arena, square = Arena(), make_square()
+def test_programs_that_run_in_turn_lie_on_top_of_each_other() -> None:
+    arena, alone, square = Arena(), Arena(), make_square()
     x = draw((64, 96))
-    made = []
-    for num_rows in range(1, 65):
+
+    def record(num_rows: int, arena: Arena) -> tuple[Recording, Array]:
         recording = native.new_recording(arena)
         with recording:
             hidden = mixed(x[:num_rows], square, 10)
-        made.append((recording, hidden))
-    kept = sum(hidden.stored.nbytes for _, hidden in made)
-    assert arena.num_bytes < 2 * kept + 8 * x.stored.nbytes
+        # Without its owner: it is read before another program runs.
+        return recording, Array(hidden.stored, hidden.dtype)
+
+    made = {num_rows: record(num_rows, arena) for num_rows in range(1, 65)}
+    record(64, alone)
+    assert arena.num_bytes == alone.num_bytes
     for num_rows in (1, 33, 64, 5):
-        recording, hidden = made[num_rows - 1]
+        recording, hidden = made[num_rows]
         native.run(recording)
-        found = Array(hidden.stored.copy(), hidden.dtype)
-        native.run(made[-1][0])
-        assert equal(found, made[-1][1][:num_rows])
+        assert equal(hidden, mixed(x[:num_rows], square, 10))
+
+
+def overlap(one: Lent, other: Lent) -> bool:
+    return np.shares_memory(one.numbers, other.numbers)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 100), st.booleans()), min_size=1, max_size=60),
+    st.booleans(),
+)
+def test_what_is_lent_belongs_to_one_array_at_a_time(steps: list[tuple[int, int, bool]], large: bool) -> None:
+    """Each step lends a size, then gives back an earlier one, and perhaps all threads meet."""
+    arena, held, given_back = Arena(LargePages() if large else None), [], []
+    for size, which, meets in steps:
+        lent = arena.lend(size)
+        assert len(lent.numbers) >= size
+        assert lent.numbers.ctypes.data % LINE == 0
+        assert not any(overlap(lent, other) for other in held)
+        # What was given back since threads last met may still be read.
+        assert not any(np.shares_memory(lent.numbers, numbers) for numbers in given_back)
+        held.append(lent)
+        del lent
+        if which < len(held):
+            given_back.append(held[which].numbers)
+            del held[which]
+        if meets:
+            arena.settle()
+            given_back.clear()
+    most = arena.num_bytes
+    held.clear()
+    arena.settle()
+    whole = arena.lend(most)
+    assert arena.num_bytes == most, "gaps side by side are one"
+    assert len(whole.numbers) == most
+
+
+def test_more_than_a_piece_of_memory_is_lent_too() -> None:
+    arena = Arena()
+    first, large = arena.lend(100), arena.lend(CHUNK + 1)
+    assert not overlap(first, large)
+    assert not overlap(arena.lend(100), large)
 
 
 @pytest.mark.parametrize(

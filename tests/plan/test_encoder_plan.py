@@ -66,7 +66,7 @@ def test_positions_are_the_limit_and_the_tuned_length_the_default(minilm_config:
 
 
 def test_too_little_memory_has_a_remedy(minilm_config: ModelConfig, machine: Machine) -> None:
-    small = replace(machine, free_memory=300 * MIB)
+    small = replace(machine, free_memory=150 * MIB)
     with pytest.raises(OutOfMemoryError, match=r"needs .*weights 86.1 MiB, KV cache 0 B.*; give it"):
         resolve(EngineConfig(model="minilm"), minilm_config, small)
 

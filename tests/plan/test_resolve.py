@@ -214,7 +214,7 @@ def test_twice_as_many_blocks_of_int8_fit(
     smollm2_config: ModelConfig, gemma_config: ModelConfig, machine: Machine
 ) -> None:
     """One scale of 4 bytes beside 64 or 256 codes."""
-    small = replace(machine, free_memory=5 * 2**29)
+    small = replace(machine, free_memory=7 * 2**28)
     for model, low in ((smollm2_config, 1.87), (gemma_config, 1.96)):
         asked = {"dtype": "bfloat16", "max_model_len": 2048}
         floats, codes = (

@@ -30,3 +30,31 @@ def test_second_step_faults_nothing_in() -> None:
     faults = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     # Given back, the five steps' blocks would be 102,400 pages.
     assert faults < 20_000
+
+
+FREED = """
+import threading
+from quire.worker.host_memory import give_back_freed_memory
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1])
+def make_and_drop():
+    # Small blocks, of a thread's own heap, and one after them that stays.
+    made = [bytes(1000 + n % 7) for n in range(200_000)]
+    kept.append(bytes(1000))
+kept = []
+thread = threading.Thread(target=make_and_drop)
+thread.start()
+thread.join()
+before = resident()
+give_back_freed_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
+def test_what_a_thread_has_freed_goes_back() -> None:
+    pages = int(subprocess.run([sys.executable, "-c", FREED], check=True, capture_output=True, text=True).stdout)
+    # 200 MB, of 4 KiB pages.
+    assert pages > 40_000

@@ -52,8 +52,10 @@ def run(args: argparse.Namespace) -> None:
     machine = read_machine()
     budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)
     quantization, _ = choose_quantization(config, model, machine)
+    native = runs_native(config, model, machine)
     demand = Demand(
         dtype="float32",
+        native=native,
         quantization=quantization,
         kv_cache_dtype=config.kv_cache_dtype,
         max_model_len=config.max_model_len or model.default_context,
@@ -63,12 +65,11 @@ def run(args: argparse.Namespace) -> None:
         max_num_batched_tokens=config.max_num_batched_tokens,
         enable_chunked_prefill=not model.is_encoder,
     )
-    native = runs_native(config, model, machine)
     dtype, reason = choose_dtype(config, model, machine, demand, budget, native=native)
     backend, _ = choose_backend(config, model, machine, dtype)
     check_quantization(config, quantization, model, backend)
     check_kv_cache_dtype(config, model, backend)
-    plan = plan_memory(model, replace(demand, dtype=dtype), budget)
+    plan = plan_memory(model, replace(demand, dtype=dtype, native=backend == "cpu"), budget)
     if args.json:
         print(json.dumps({"model": config.model, **asdict(plan), "fits": plan.fits}, indent=2))
     else:

@@ -22,6 +22,7 @@ from quire.plan.resolved_config import ResolvedConfig
 from quire.scheduler.encode_scheduler import EncodeScheduler
 from quire.scheduler.scheduler import Scheduler
 from quire.worker.executor import make_encode_executor, make_executor
+from quire.worker.host_memory import give_back_freed_memory
 
 logger = logging.getLogger("quire")
 
@@ -67,6 +68,7 @@ def launch(
         except BaseException:
             engine.shutdown()
             raise
+    give_back_freed_memory()
     return LaunchedEngine(
         tokenizer=tokenizer,
         config=resolved,

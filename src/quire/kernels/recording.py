@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from quire.kernels.fresh_memory import LINE, LargePages
+from quire.kernels.fresh_memory import CHUNK, LINE, LargePages, fresh_memory
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -34,36 +34,73 @@ class Lent:
         self.numbers = numbers
 
 
+class Span(NamedTuple):
+    """Bytes [first, last) of a piece of memory."""
+
+    piece: int
+    first: int
+    last: int
+
+
 class Arena:
-    """Memory for what a program computes, handed out again when the array it was for is gone. In `pages`, or small ones of its own."""
+    """Memory for what programs compute, handed out again when the array it was for is gone. In `pages`, or small ones of its own.
+
+    A program is laid out as it is recorded, each array in the first gap that is large enough: so little memory is touched, and
+    programs that run in turn lie on top of each other.
+    """
 
     def __init__(self, pages: LargePages | None = None) -> None:
         self._pages = pages
-        self._free: defaultdict[int, list[Bytes]] = defaultdict(list)
-        self._given_back: deque[Bytes] = deque()
-        self.num_bytes = 0
+        self._pieces: list[Bytes] = []
+        self._gaps: list[Span] = []
+        """In order, none beside another."""
+        self._given_back: deque[Span] = deque()
+        self._used: list[int] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """That were ever lent at one time or another."""
+        return sum(self._used)
 
     def lend(self, num_bytes: int) -> Lent:
-        """Sizes are powers of two, so that programs for other numbers of rows find memory that fits."""
-        size = max(LINE, 1 << (num_bytes - 1).bit_length())
-        memory = self._free[size].pop() if self._free[size] else self._allocate(size)
-        lent = Lent(memory)
-        weakref.finalize(lent, self._given_back.append, memory)
+        """On a cache line."""
+        size = max(1, -(-num_bytes // LINE)) * LINE
+        at = next((i for i, gap in enumerate(self._gaps) if gap.last - gap.first >= size), None)
+        if at is None:
+            at = self._add_piece(size)
+        piece, first, end = self._gaps[at]
+        last = first + size
+        self._gaps[at : at + 1] = [] if last == end else [Span(piece, last, end)]
+        self._used[piece] = max(self._used[piece], last)
+        lent = Lent(self._pieces[piece][first:last])
+        weakref.finalize(lent, self._given_back.append, Span(piece, first, last))
         return lent
 
     def settle(self) -> None:
         """From here on, memory given back may be handed out again: all threads have met since it was read."""
+        if not self._given_back:
+            return
         while self._given_back:
-            memory = self._given_back.popleft()
-            self._free[len(memory)].append(memory)
+            self._gaps.append(self._given_back.popleft())
+        self._gaps.sort()
+        joined = self._gaps[:1]
+        for gap in self._gaps[1:]:
+            before = joined[-1]
+            if before.piece == gap.piece and before.last == gap.first:
+                joined[-1] = Span(gap.piece, before.first, gap.last)
+            else:
+                joined.append(gap)
+        self._gaps = joined
 
-    def _allocate(self, size: int) -> Bytes:
-        self.num_bytes += size
-        if self._pages is not None:
-            return self._pages.take(size)
-        memory = np.zeros(size + LINE, np.uint8)
-        first = -memory.ctypes.data % LINE
-        return memory[first : first + size]
+    def _add_piece(self, size: int) -> int:
+        """The number of the gap that it is."""
+        size = max(size, CHUNK)
+        # What nobody writes stays without memory.
+        piece = np.frombuffer(fresh_memory(size), np.uint8) if self._pages is None else self._pages.take(size)
+        self._pieces.append(piece)
+        self._used.append(0)
+        self._gaps.append(Span(len(self._pieces) - 1, 0, size))
+        return len(self._gaps) - 1
 
 
 class Recording:

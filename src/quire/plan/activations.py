@@ -1,4 +1,4 @@
-"""The memory of one step beside weights and KV: what the forward pass and the sampler hold at their peaks.
+"""The memory of one step in torch beside weights and KV: what the forward pass and the sampler hold at their peaks.
 
 T tokens and R sampling rows of the step, D hidden, I intermediate, V vocabulary, H and G query and KV heads of E values.
 The terms follow the tensors that `layers/`, `attention/torch_work.py` and `sampling/` keep alive at one time; they are
@@ -18,9 +18,6 @@ QUERY_TILE = 256
 BUCKET_TOKENS = 4096
 """Cached tokens that attention gathers at once for rows of one query."""
 
-ROWS_SEARCHED_FOR = 4
-"""By one step, for most likely tokens."""
-
 SAMPLER_BYTES = 12 * 2**20
 """The sampler works through the rows in chunks of 4 MiB of weights, and holds about three such arrays."""
 
@@ -34,16 +31,7 @@ def activation_bytes(
     attention = num_tokens * _attention_bytes_per_token(model, size) + _gathered_bytes(model, size, max_model_len)
     mlp = num_tokens * _mlp_bytes_per_token(model, size)
     head = num_tokens * model.hidden_size * size + num_rows * 4 * model.vocab_size + SAMPLER_BYTES
-    return int(ALLOCATOR_SLACK * (masks + max(attention, mlp, head))) + search_bytes(model)
-
-
-def search_bytes(model: ModelConfig) -> int:
-    """What the native kernels make to search for most likely tokens (kernels/native_sketch.py): 4 bits and a share of a scale for
-    each weight of the table and 32 more, two numbers for each token, and twice the logits of a few rows."""
-    width = model.embedding_dim or model.hidden_size
-    if model.is_encoder or model.final_logit_softcap is not None or width % 32 or width <= 32:
-        return 0
-    return model.vocab_size * ((width + 32) * 9 // 16 + 2 * 4 + 2 * ROWS_SEARCHED_FOR * 4)
+    return int(ALLOCATOR_SLACK * (masks + max(attention, mlp, head)))
 
 
 def _attention_bytes_per_token(model: ModelConfig, size: int) -> int:

@@ -20,13 +20,20 @@ from quire.core.kv_layout import (
 )
 from quire.core.quantization import ROUNDINGS, TABLE_ROUNDING, Quantization
 from quire.plan.activations import activation_bytes
+from quire.plan.native_activations import native_activation_bytes
 from quire.plan.sizes import MIB, format_size
 
-RUNTIME_BYTES = 268 * MIB
+TORCH_RUNTIME_BYTES = 268 * MIB
 """Python, torch, their code pages and quire's own modules, resident after a step of a tiny model (docs/lab.md)."""
+
+NATIVE_RUNTIME_BYTES = 62 * MIB
+"""The same without torch, which the native kernels do not need."""
 
 TOKENIZER_BYTES_PER_TOKEN = 320
 """The tokenizer's tables, for each token of the vocabulary (docs/lab.md)."""
+
+LOADING_BYTES_PER_TOKEN = 1400
+"""What making the tokenizer takes beside the weights, for each token of a large vocabulary (docs/lab.md)."""
 
 SHORTEST_CONTEXT = 128
 """A shorter context is not worth proposing."""
@@ -39,6 +46,8 @@ class Demand:
 
     dtype: Literal["float32", "bfloat16", "float16"]
     max_model_len: int
+    native: bool = False
+    """Whether the native kernels compute, without torch."""
     quantization: Quantization = "none"
     kv_cache_dtype: KVCacheDTypeChoice = "auto"
     concurrency: int = 1
@@ -60,16 +69,22 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """Bytes."""
+    """Bytes. `loading` is given back before there are KV and activations."""
 
     weights: int
     kv_cache: int
     activations: int
     runtime: int
+    loading: int
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv_cache + self.activations + self.runtime
+        return max(self.weights + self.runtime + self.loading, self.without_kv + self.kv_cache)
+
+    @property
+    def without_kv(self) -> int:
+        """Once it is loaded."""
+        return self.weights + self.runtime + self.activations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +127,28 @@ def plan_memory(model: ModelConfig, demand: Demand, budget: int) -> MemoryPlan:
 
 def memory_need(model: ModelConfig, demand: Demand) -> MemoryNeed:
     """Bytes of each part at its peak."""
-    size = BYTES_PER_ELEMENT[demand.dtype]
+    runtime = NATIVE_RUNTIME_BYTES if demand.native else TORCH_RUNTIME_BYTES
     return MemoryNeed(
         weights=weight_bytes(model, demand),
         kv_cache=num_kv_blocks(model, demand) * block_bytes(model, demand),
-        activations=activation_bytes(
-            model,
-            bytes_per_element=size,
-            num_tokens=demand.num_step_tokens,
-            num_rows=demand.max_num_seqs,
-            max_model_len=demand.max_model_len,
-        ),
-        runtime=RUNTIME_BYTES + model.vocab_size * TOKENIZER_BYTES_PER_TOKEN,
+        activations=step_bytes(model, demand),
+        runtime=runtime + model.vocab_size * TOKENIZER_BYTES_PER_TOKEN,
+        loading=model.vocab_size * LOADING_BYTES_PER_TOKEN,
+    )
+
+
+def step_bytes(model: ModelConfig, demand: Demand) -> int:
+    size, num_tokens = BYTES_PER_ELEMENT[demand.dtype], demand.num_step_tokens
+    if demand.native:
+        return native_activation_bytes(
+            model, bytes_per_element=size, num_tokens=num_tokens, num_rows=demand.max_num_seqs
+        )
+    return activation_bytes(
+        model,
+        bytes_per_element=size,
+        num_tokens=num_tokens,
+        num_rows=demand.max_num_seqs,
+        max_model_len=demand.max_model_len,
     )
 
 

@@ -71,7 +71,7 @@ class _Resolver:
         self.reasons += weights_left_as_floats(self.quantization, self.model, dtype)
         check_kv_cache_dtype(self.config, self.model, backend)
         self.reasons += what_given_sizes_cost(self.config, self.model, backend)
-        demand = self._with_context(self._whole_context(dtype))
+        demand = self._with_context(self._whole_context(dtype, native=backend == "cpu"))
         kv_cache = make_kv_cache_config(
             self.model.kv_specs(),
             block_size=demand.block_size,
@@ -115,7 +115,7 @@ class _Resolver:
 
     def _dtype(self) -> ResolvedDType:
         native = runs_native(self.config, self.model, self.machine)
-        demand = self._whole_context("float32")
+        demand = self._whole_context("float32", native=native)
         dtype, reason = choose_dtype(self.config, self.model, self.machine, demand, self.budget, native=native)
         if reason is not None:
             self.reasons.append(reason)
@@ -146,10 +146,11 @@ class _Resolver:
         self.reasons.append(f"num_threads {cores}: the physical cores this process may use.")
         return cores
 
-    def _whole_context(self, dtype: ResolvedDType) -> Demand:
+    def _whole_context(self, dtype: ResolvedDType, *, native: bool) -> Demand:
         """The least that must fit: one sequence of the whole context."""
         return Demand(
             dtype=dtype,
+            native=native,
             quantization=self.quantization,
             kv_cache_dtype=self.config.kv_cache_dtype,
             max_model_len=self.config.max_model_len or self.model.default_context,
@@ -209,7 +210,7 @@ class _Resolver:
         if self.model.is_encoder:
             return 1
         need, size = memory_need(self.model, demand), block_bytes(self.model, demand)
-        room = (self.budget - need.total + need.kv_cache) // size
+        room = (self.budget - need.without_kv) // size
         if self.config.num_blocks is not None:
             return self._check_given_blocks(self.config.num_blocks, room, size)
         typical_len = min(TYPICAL_SEQUENCE_TOKENS, demand.max_model_len)
@@ -251,7 +252,8 @@ class _Resolver:
         return OutOfMemoryError(
             f"{self.config.model} in {demand.dtype} with a context of {demand.max_model_len} tokens needs"
             f" {format_size(need.total)} (weights {format_size(need.weights)}, KV cache {format_size(need.kv_cache)},"
-            f" activations {format_size(need.activations)}, runtime {format_size(need.runtime)}), more than the"
+            f" activations {format_size(need.activations)}, runtime {format_size(need.runtime)}; or, before there are KV cache and"
+            f" activations, {format_size(need.loading)} to load), more than the"
             f" {self._budget_in_words()}; {plan.remedy}."
         )
 

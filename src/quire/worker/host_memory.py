@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
@@ -35,8 +35,20 @@ def memory_for_loading() -> Iterator[None]:
         _set(RUNNING)
 
 
+def give_back_freed_memory() -> None:
+    """What lies free between the small blocks of all threads goes back to the system, once: of what made a tokenizer of 262,144 tokens
+    that is 180 MiB (malloc_trim(3))."""
+    malloc_trim = _of_glibc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
 def _set(parameters: dict[int, int]) -> None:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    mallopt = _of_glibc("mallopt")
     if mallopt is not None:
         for parameter, value in parameters.items():
             mallopt(parameter, value)
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
