@@ -100,10 +100,14 @@ def _plot_figure(axes: Any, results: Results, case: Case, figure: Figure) -> Non
 
 
 def _scale(axes: Any, values: list[float]) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
     positive = [value for value in values if value > 0]
     if positive and max(positive) > SPREAD_OF_LOG * min(positive):
         axes.set_xscale("log")
         axes.set_xlim(min(positive) / 2, max(positive) * 2)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:,g}")
     else:
         axes.set_xlim(0, 1.15 * max(values))
