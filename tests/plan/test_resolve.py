@@ -358,6 +358,25 @@ def test_weights_that_do_not_fit(smollm2_config: ModelConfig, machine: Machine) 
         resolve(EngineConfig(dtype="bfloat16"), smollm2_config, replace(machine, free_memory=2**27))
 
 
+def test_what_needs_no_torch_starts_where_torch_would_not(smollm2_config: ModelConfig, machine: Machine) -> None:
+    small = replace(machine, free_memory=350 * 2**20)
+    config = resolve(EngineConfig(), smollm2_config, small)
+    assert (config.backend, config.quantization) == ("cpu", "stored")
+    assert config.memory.fits
+    assert config.max_model_len >= 1024
+    with pytest.raises(OutOfMemoryError, match="more memory"):
+        resolve(EngineConfig(), smollm2_config, replace(small, native_kernels=False))
+
+
+def test_what_loading_takes_for_a_moment_has_to_fit_too(gemma_config: ModelConfig, machine: Machine) -> None:
+    asked = EngineConfig(max_model_len=128, max_num_seqs=1, memory_utilization=1.0)
+    need = resolve(asked, gemma_config, machine).memory.need
+    assert need.total == need.weights + need.runtime + need.loading > need.without_kv + need.kv_cache
+    small = replace(machine, free_memory=need.total - 1)
+    with pytest.raises(OutOfMemoryError, match=r"350 MiB to load.*; give it .* more memory"):
+        resolve(asked, gemma_config, small)
+
+
 def test_a_context_beyond_the_model_is_refused(smollm2_config: ModelConfig, machine: Machine) -> None:
     with pytest.raises(InvalidRequestError, match="trained for 8192"):
         resolve(EngineConfig(max_model_len=8193), smollm2_config, machine)
