@@ -14,9 +14,9 @@ import torch
 
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
+from quire.core.host_memory import memory_for_loading
 from quire.kernels.select import select_ops
 from quire.models.registry import load_model
-from quire.worker.host_memory import memory_for_loading
 
 SAMPLE_SECONDS = 0.001
 

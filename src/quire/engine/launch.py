@@ -11,6 +11,7 @@ from quire.cache.kv_cache_manager import KVCacheManager
 from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quire.config import EngineConfig, Task, WorkerConfig
 from quire.core.engine_info import EngineInfo
+from quire.core.host_memory import give_back_freed_memory
 from quire.engine.encode_engine import EncodeEngine
 from quire.engine.engine import Engine
 from quire.engine.engine_client import EngineClient
@@ -22,7 +23,6 @@ from quire.plan.resolved_config import ResolvedConfig
 from quire.scheduler.encode_scheduler import EncodeScheduler
 from quire.scheduler.scheduler import Scheduler
 from quire.worker.executor import make_encode_executor, make_executor
-from quire.worker.host_memory import give_back_freed_memory
 
 logger = logging.getLogger("quire")
 

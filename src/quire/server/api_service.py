@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.core.engine_info import EngineInfo
+from quire.core.host_memory import give_back_freed_memory
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.input_processor import InputProcessor
@@ -103,6 +104,7 @@ def _read_files(orders: ApiOrders) -> FinishFiles:
         inputs = InputProcessor(
             tokenizer, config, info.max_model_len, orders.engine.seed, id_prefix=f"{orders.worker}-"
         )
+        give_back_freed_memory()
         return ClientFiles(tokenizer, inputs)
 
     return finish

@@ -12,13 +12,13 @@ from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
+from quire.core.host_memory import memory_for_loading
 from quire.kernels import native
 from quire.kernels.select import select_ops
 from quire.kernels.tensor import Tensor, Tensors
 from quire.layers.pooling import pool, shorten_and_normalize
 from quire.models.encoders import load_encoder
 from quire.worker.encode_program import EncodeProgram
-from quire.worker.host_memory import memory_for_loading
 
 
 class EncodeWorker:

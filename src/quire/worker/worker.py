@@ -7,13 +7,13 @@ from collections.abc import Callable
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quire.config import WorkerConfig
+from quire.core.host_memory import memory_for_loading
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
 from quire.kernels import native
 from quire.kernels.select import select_ops
 from quire.models.registry import load_model
 from quire.sampling.grammar import Grammars
-from quire.worker.host_memory import memory_for_loading
 from quire.worker.kv_cache import KVCache
 from quire.worker.model_runner import ModelRunner
 
