@@ -18,6 +18,7 @@ from tests.server.own_server import OwnServer, own_server
 CHAT = "/v1/chat/completions"
 NUM_TOKENS = 4000
 """Of at least 260 characters each: 1 MB."""
+ATTEMPTS = 3
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}
 HOSTILE = {
     "hermes-openings": ("hermes", "", ("<tool_call>", "<tool_call> ")),
@@ -67,10 +68,16 @@ def work(server: OwnServer, num_answers: int, num_tokens: int, **fields: Any) ->
 
 
 def check_linear(server: OwnServer, num_tokens: int, **fields: Any) -> None:
-    """One text against eight of an eighth each. At ×2.5 a doubling the one could take twice as long; at ×4, 8 times."""
+    """One text against eight of an eighth each. At ×2.5 a doubling the one could take twice as long; at ×4, 8 times. Processor time is
+    counted in ticks of 10 ms and is longer on a busy machine: what is linear is so in one of three attempts."""
     work(server, 1, num_tokens // 8, **fields)
-    eighths, whole = work(server, 8, num_tokens // 8, **fields), work(server, 1, num_tokens, **fields)
-    assert 0 < whole <= 2.5**3 / 8 * eighths, fields
+    ratios = []
+    for _ in range(ATTEMPTS):
+        eighths, whole = work(server, 8, num_tokens // 8, **fields), work(server, 1, num_tokens, **fields)
+        if 0 < whole <= 2.5**3 / 8 * eighths:
+            return
+        ratios.append((whole, eighths))
+    raise AssertionError(f"{fields}: seconds of one text, and of eight: {ratios}")
 
 
 @pytest.mark.parametrize("name", ["hermes-half-calls", "hermes-one-string", "pythonic-openings", "think-half-ends"])
