@@ -37,7 +37,8 @@ assert "torch" not in sys.modules
 """
 
 RUN_LEAN = """
-import quire.engine.llm, quire.worker.uniproc_executor, quire.kernels.cpu_ops, quire.attention.cpu_backend
+import quire.engine.llm, quire.worker.uniproc_executor, quire.worker.uniproc_encode_executor
+import quire.kernels.cpu_ops, quire.attention.cpu_backend, quire.attention.cpu_encoder
 loaded = {"torch", "jinja2", "llguidance", "tqdm", "fastapi", "pydantic"} & set(sys.modules)
 assert not loaded, f"an engine that starts loads {loaded}"
 """
@@ -94,6 +95,20 @@ print([output.outputs[0].token_ids for output in outputs])
 """
 
 
+RUN_NATIVE_ENCODER = """
+import logging
+logging.disable(logging.INFO)
+from quire import LLM
+from quire.core.embedding import PoolingParams
+
+llm = LLM({model!r}, backend="cpu", quantization={quantization!r})
+texts = ["a cat", "a dog and a cat " * 4]
+print([output.outputs.embedding for output in llm.embed(texts, use_tqdm=False)])
+params = [PoolingParams(normalize=False), PoolingParams(task="token_embed")]
+print([output.outputs.data.tolist() for output in llm.encode(texts, params, use_tqdm=False)])
+"""
+
+
 def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", REFUSE_TORCH + code],
@@ -129,6 +144,16 @@ def test_an_encoder_runs_on_the_null_executor_too(tiny_bert: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def run_beside_torch(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "import torch" + code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+
+
 @pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 @pytest.mark.parametrize(
     ("fixture", "dtype"), [("tiny_llama", "float32"), ("tiny_llama", "bfloat16"), ("smollm2", "auto")]
@@ -138,11 +163,13 @@ def test_the_native_backend_runs_a_model(fixture: str, dtype: str, request: pyte
     done = run_without_torch(code)
     assert done.returncode == 0, done.stderr
     # Beside torch, the same tokens.
-    with_torch = subprocess.run(
-        [sys.executable, "-c", "import torch" + code],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-    )
-    assert with_torch.stdout == done.stdout != ""
+    assert run_beside_torch(code).stdout == done.stdout != ""
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+@pytest.mark.parametrize(("fixture", "quantization"), [("tiny_bert", "none"), ("minilm", "none"), ("minilm", "int8")])
+def test_the_native_backend_runs_an_encoder(fixture: str, quantization: str, request: pytest.FixtureRequest) -> None:
+    code = RUN_NATIVE_ENCODER.format(model=str(request.getfixturevalue(fixture)), quantization=quantization)
+    done = run_without_torch(code)
+    assert done.returncode == 0, done.stderr
+    assert run_beside_torch(code).stdout == done.stdout != ""

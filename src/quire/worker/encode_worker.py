@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import torch
 
 from quire.attention.forward_batch import ForwardBatch
 from quire.attention.select import select_backend
@@ -16,7 +15,7 @@ from quire.core.host_memory import memory_for_loading
 from quire.kernels import native
 from quire.kernels.select import select_ops
 from quire.kernels.tensor import Tensor, Tensors
-from quire.layers.pooling import pool, shorten_and_normalize
+from quire.layers.pooling import Float32Array, pool, shorten_and_normalize
 from quire.models.encoders import load_encoder
 from quire.worker.encode_program import EncodeProgram
 
@@ -37,29 +36,34 @@ class EncodeWorker:
 
         records_steps = config.backend == "cpu" and not config.enforce_eager
         self._program = EncodeProgram(self._model, config.max_model_len) if records_steps else None
+        self._compute = ops.tensors.computing(self._hidden)
 
-    @torch.inference_mode()
     def execute(self, plan: EncodePlan) -> EncodeResult:
         texts = [row.token_ids for row in plan.rows]
-        hidden = torch.from_numpy(self._tensors.numbers(self._hidden(texts)))
+        hidden = self._compute(texts)
         ends = itertools.pairwise(itertools.accumulate(map(len, texts), initial=0))
         rows = [self._vectors(hidden[first:last], row) for (first, last), row in zip(ends, plan.rows, strict=True)]
         return EncodeResult(plan.step_id, rows)
 
-    def _hidden(self, texts: list[list[int]]) -> Tensor:
-        hidden = None if self._program is None else self._program.hidden(texts)
-        return self._model.forward(pack(texts, self._tensors)) if hidden is None else hidden
+    def _hidden(self, texts: list[list[int]]) -> Float32Array:
+        """[T, D]; by way of `Tensors.computing`."""
+        hidden: Tensor | None = None if self._program is None else self._program.hidden(texts)
+        if hidden is None:
+            hidden = self._model.forward(pack(texts, self._tensors))
+        return self._tensors.numbers(hidden)
 
-    def _vectors(self, hidden: torch.Tensor, row: EncodeRow) -> Vectors | str:
+    def _vectors(self, hidden: Float32Array, row: EncodeRow) -> Vectors | str:
+        """Or why there are none."""
         pooling = self._model.config.pooling
         assert pooling is not None, "an encoder's config says how to pool"
         params = row.params
-        vectors = pool(hidden, pooling.kind) if params.task == "embed" else hidden
         normalize = pooling.normalize if params.normalize is None else params.normalize
-        vectors = shorten_and_normalize(vectors, params.dimensions, normalize)
-        if not torch.isfinite(vectors).all():
+        with np.errstate(all="ignore"):  # What is not finite is looked for below.
+            vectors = pool(hidden, pooling.kind) if params.task == "embed" else hidden
+            vectors = shorten_and_normalize(vectors, params.dimensions, normalize)
+        if not np.isfinite(vectors).all():
             return "the embedding has values that are infinite or not numbers; load the model in float32"
-        return Vectors(vectors.numpy().astype("<f4", copy=False).tobytes(), vectors.shape[0])
+        return Vectors(vectors.astype("<f4", copy=False).tobytes(), vectors.shape[0])
 
 
 def pack(texts: list[list[int]], tensors: Tensors) -> ForwardBatch:
