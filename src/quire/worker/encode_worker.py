@@ -22,10 +22,9 @@ from quire.worker.encode_program import EncodeProgram
 
 class EncodeWorker:
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
-        # Of the thread that this is made on, which is its own.
-        native.use_instruction_set(config.instruction_set)
-        ops = select_ops(config.backend)
-        ops.use_num_threads(config.num_threads)
+        self._config = config
+        self._ops = ops = select_ops(config.backend)
+        self._prepare_thread()
         self._tensors = ops.tensors
         dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, dtype, checkpoint.config)
@@ -39,11 +38,17 @@ class EncodeWorker:
         self._compute = ops.tensors.computing(self._hidden)
 
     def execute(self, plan: EncodePlan) -> EncodeResult:
+        self._prepare_thread()
         texts = [row.token_ids for row in plan.rows]
         hidden = self._compute(texts)
         ends = itertools.pairwise(itertools.accumulate(map(len, texts), initial=0))
         rows = [self._vectors(hidden[first:last], row) for (first, last), row in zip(ends, plan.rows, strict=True)]
         return EncodeResult(plan.step_id, rows)
+
+    def _prepare_thread(self) -> None:
+        """The one that asks: it may be another one each time, or another worker's too."""
+        self._ops.use_num_threads(self._config.num_threads)
+        native.use_instruction_set(self._config.instruction_set)
 
     def _hidden(self, texts: list[list[int]]) -> Float32Array:
         """[T, D]; by way of `Tensors.computing`."""

@@ -1,4 +1,4 @@
-"""One encoder in this process, on a thread of its own."""
+"""One encoder in this process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult
 from quire.worker.encode_worker import EncodeWorker
-from quire.worker.step_threads import OnStepThread, OwnThread
+from quire.worker.step_threads import CallersThread, OnStepThread, OwnThread, StepThread
 
 
 class UniprocEncodeExecutor(OnStepThread[EncodePlan, EncodeResult]):
     """An EncodeExecutor."""
 
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
-        thread: OwnThread[EncodePlan, EncodeResult] = OwnThread()
+        thread: StepThread[EncodePlan, EncodeResult] = OwnThread() if config.own_thread else CallersThread()
         self._worker = thread.run(lambda: EncodeWorker(config, checkpoint))
         super().__init__(thread, self._worker.execute)
