@@ -109,14 +109,18 @@ print([output.outputs.data.tolist() for output in llm.encode(texts, params, use_
 """
 
 
-def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
+def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", REFUSE_TORCH + code],
+        [sys.executable, "-c", code],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
     )
+
+
+def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
+    return run(REFUSE_TORCH + code)
 
 
 def test_control_imports() -> None:
@@ -144,16 +148,6 @@ def test_an_encoder_runs_on_the_null_executor_too(tiny_bert: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def run_beside_torch(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "import torch" + code],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-    )
-
-
 @pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 @pytest.mark.parametrize(
     ("fixture", "dtype"), [("tiny_llama", "float32"), ("tiny_llama", "bfloat16"), ("smollm2", "auto")]
@@ -163,7 +157,7 @@ def test_the_native_backend_runs_a_model(fixture: str, dtype: str, request: pyte
     done = run_without_torch(code)
     assert done.returncode == 0, done.stderr
     # Beside torch, the same tokens.
-    assert run_beside_torch(code).stdout == done.stdout != ""
+    assert run("import torch" + code).stdout == done.stdout != ""
 
 
 @pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -172,4 +166,4 @@ def test_the_native_backend_runs_an_encoder(fixture: str, quantization: str, req
     code = RUN_NATIVE_ENCODER.format(model=str(request.getfixturevalue(fixture)), quantization=quantization)
     done = run_without_torch(code)
     assert done.returncode == 0, done.stderr
-    assert run_beside_torch(code).stdout == done.stdout != ""
+    assert run("import torch" + code).stdout == done.stdout != ""

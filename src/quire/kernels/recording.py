@@ -59,7 +59,7 @@ class Arena:
 
     @property
     def num_bytes(self) -> int:
-        """That were ever lent at one time or another."""
+        """Up to the end of what was ever lent, of all pieces."""
         return sum(self._used)
 
     def lend(self, num_bytes: int) -> Lent:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[Any]
+Float32Array = npt.NDArray[np.float32]
 Plan = TypeVar("Plan")
 Result = TypeVar("Result")
 
@@ -83,7 +84,7 @@ class Tensors(Protocol):
     def copy(self, destination: Any, numbers: Numbers, dtype: str) -> None:
         """Rounded to the destination's dtype. `numbers` of its shape are of the named dtype: bfloat16 as uint16."""
 
-    def numbers(self, tensor: Any) -> npt.NDArray[np.float32]:
+    def numbers(self, tensor: Any) -> Float32Array:
         """As float32; in the same memory where that is its dtype."""
 
     def computing(self, step: Callable[[Plan], Result]) -> Callable[[Plan], Result]:

@@ -6,11 +6,9 @@ Sums are float64's and over one text's numbers alone: the bits do not depend on 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from quire.checkpoint.model_config import PoolingKind
-
-Float32Array = npt.NDArray[np.float32]
+from quire.kernels.tensor import Float32Array
 
 SMALLEST_NORM = 1e-12
 """A vector of zeros stays one."""

@@ -12,19 +12,19 @@ from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
 from quire.core.host_memory import memory_for_loading
-from quire.kernels import native
 from quire.kernels.select import select_ops
-from quire.kernels.tensor import Tensor, Tensors
-from quire.layers.pooling import Float32Array, pool, shorten_and_normalize
+from quire.kernels.tensor import Float32Array, Tensor, Tensors
+from quire.layers.pooling import pool, shorten_and_normalize
 from quire.models.encoders import load_encoder
 from quire.worker.encode_program import EncodeProgram
+from quire.worker.step_threads import prepare_thread
 
 
 class EncodeWorker:
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
         self._config = config
         self._ops = ops = select_ops(config.backend)
-        self._prepare_thread()
+        prepare_thread(ops, config)
         self._tensors = ops.tensors
         dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, dtype, checkpoint.config)
@@ -38,17 +38,12 @@ class EncodeWorker:
         self._compute = ops.tensors.computing(self._hidden)
 
     def execute(self, plan: EncodePlan) -> EncodeResult:
-        self._prepare_thread()
+        prepare_thread(self._ops, self._config)
         texts = [row.token_ids for row in plan.rows]
         hidden = self._compute(texts)
         ends = itertools.pairwise(itertools.accumulate(map(len, texts), initial=0))
         rows = [self._vectors(hidden[first:last], row) for (first, last), row in zip(ends, plan.rows, strict=True)]
         return EncodeResult(plan.step_id, rows)
-
-    def _prepare_thread(self) -> None:
-        """The one that asks: it may be another one each time, or another worker's too."""
-        self._ops.use_num_threads(self._config.num_threads)
-        native.use_instruction_set(self._config.instruction_set)
 
     def _hidden(self, texts: list[list[int]]) -> Float32Array:
         """[T, D]; by way of `Tensors.computing`."""

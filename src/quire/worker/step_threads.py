@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from quire.config import WorkerConfig
 from quire.core.interrupts import unbroken
+from quire.kernels import native
+from quire.kernels.ops import Ops
 
 Plan = TypeVar("Plan")
 Result = TypeVar("Result")
@@ -100,3 +103,13 @@ class OnStepThread(Generic[Plan, Result]):
 
     def shutdown(self) -> None:
         self._thread.shutdown()
+
+
+def step_thread(config: WorkerConfig) -> StepThread[Any, Any]:
+    return OwnThread() if config.own_thread else CallersThread()
+
+
+def prepare_thread(ops: Ops, config: WorkerConfig) -> None:
+    """The one that asks: it may be another one each time, or another worker's too."""
+    ops.use_num_threads(config.num_threads)
+    native.use_instruction_set(config.instruction_set)

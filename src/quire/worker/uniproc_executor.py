@@ -6,7 +6,7 @@ from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
-from quire.worker.step_threads import CallersThread, OnStepThread, OwnThread, StepThread
+from quire.worker.step_threads import OnStepThread, step_thread
 from quire.worker.worker import Worker
 
 
@@ -14,7 +14,7 @@ class UniprocExecutor(OnStepThread[StepPlan, StepResult]):
     """An Executor."""
 
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
-        thread: StepThread[StepPlan, StepResult] = OwnThread() if config.own_thread else CallersThread()
+        thread = step_thread(config)
         self._worker = thread.run(lambda: Worker(config, checkpoint))
         super().__init__(thread, self._worker.execute)
 

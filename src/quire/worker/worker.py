@@ -10,19 +10,19 @@ from quire.config import WorkerConfig
 from quire.core.host_memory import memory_for_loading
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
-from quire.kernels import native
 from quire.kernels.select import select_ops
 from quire.models.registry import load_model
 from quire.sampling.grammar import Grammars
 from quire.worker.kv_cache import KVCache
 from quire.worker.model_runner import ModelRunner
+from quire.worker.step_threads import prepare_thread
 
 
 class Worker:
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
         self._config = config
         self._ops = ops = select_ops(config.backend)
-        self._prepare_thread()
+        prepare_thread(ops, config)
         self._tensors = ops.tensors
         dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, dtype, checkpoint.config, config.kv_cache_dtype)
@@ -59,10 +59,5 @@ class Worker:
 
     def execute(self, plan: StepPlan) -> StepResult:
         assert self._execute is not None, "allocate_kv_cache comes before the first step"
-        self._prepare_thread()
+        prepare_thread(self._ops, self._config)
         return self._execute(plan)
-
-    def _prepare_thread(self) -> None:
-        """The one that asks: it may be another one each time, or another worker's too."""
-        self._ops.use_num_threads(self._config.num_threads)
-        native.use_instruction_set(self._config.instruction_set)
