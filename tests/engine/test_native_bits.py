@@ -50,7 +50,7 @@ def run(model: str, prompts: list[list[int]] = PROMPTS, **config: Any) -> list[A
         found = answers(llm.generate(prompts, PARAMS, use_tqdm=False))  # type: ignore[arg-type]
         programs = llm._engine.client.engine._executor._worker._runner._programs  # type: ignore[union-attr]
         assert (programs is None) is config.get("enforce_eager", False)
-        assert programs is None or {(True, Wanted.LOGITS), (False, Wanted.NOTHING)} <= set(programs._last_tokens)
+        assert programs is None or {(True, Wanted.LOGITS), (False, Wanted.LOGITS)} <= set(programs._last_tokens)
         return found
 
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.core.arrays import Float32Array
 from quire.core.native import has_native_module
 from quire.kernels.native_sampling import DrawnRow, LogprobsRow, PenalizedRow, draw, logprobs, penalize
-from quire.sampling.distribution import Float32Array, draw_one, token_weights
+from quire.sampling.distribution import draw_one, token_weights
 from quire.sampling.logprobs import log_softmax, token_logprobs
 from quire.sampling.numpy_backend import NumpySampling
 from quire.sampling.penalties import PenalizedLogits, Penalties, TokenCounts

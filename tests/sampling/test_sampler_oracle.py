@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.sampling import oracle
 from tests.sampling.backends import BACKENDS, NEAREST
 
+from quire.core.arrays import Float32Array
 from quire.core.sampling_params import SamplingParams
-from quire.sampling.distribution import Float32Array
 from quire.sampling.noise import uniform
 from quire.sampling.penalties import PenalizedLogits
 from quire.sampling.sampler import Sampler, SamplingRow

@@ -7,15 +7,13 @@ from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from quire.core.arrays import Float32Array
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_rules import Rule, optional, refuse, true_or_false, whole_number
 
 PoolingTask = Literal["embed", "token_embed"]
 WHOLE_CONTEXT = -1
-
-FloatArray = npt.NDArray[np.float32]
 
 
 def _pooling_task(field: str, value: Any) -> Any:
@@ -98,7 +96,7 @@ class Vectors(msgspec.Struct, frozen=True):
     values: bytes
     num_vectors: int
 
-    def to_array(self) -> FloatArray:
+    def to_array(self) -> Float32Array:
         """Read-only [num_vectors, size]."""
         return np.frombuffer(self.values, "<f4").reshape(self.num_vectors, -1)
 
@@ -123,7 +121,7 @@ class EmbeddingDelta(msgspec.Struct, tag=True):
 class PoolingOutput:
     """float32 [size], or [tokens, size] of the task `token_embed`."""
 
-    data: FloatArray
+    data: Float32Array
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from quire.core.arrays import Float32Array
 from quire.core.embedding import (
     EmbeddingDelta,
     EmbeddingOutput,
     EmbeddingRequest,
     EmbeddingRequestOutput,
-    FloatArray,
     PoolingOutput,
     PoolingRequestOutput,
     ScoringOutput,
@@ -44,7 +44,7 @@ def aborted_output(request: EmbeddingRequest) -> PoolingRequestOutput:
     return pooling_output(request, EmbeddingDelta(request.request_id, error=ABORTED))
 
 
-def vector_of(output: PoolingRequestOutput) -> FloatArray:
+def vector_of(output: PoolingRequestOutput) -> Float32Array:
     """Raises QuireError if the text could not be computed."""
     if output.error is not None:
         raise QuireError(f"The text of request {output.request_id} has no embedding: {output.error}.")

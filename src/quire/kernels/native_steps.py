@@ -5,14 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
+from quire.core.arrays import Int64Array
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
 from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class StepInputs:

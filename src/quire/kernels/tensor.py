@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
+from quire.core.arrays import Float32Array
+
 Numbers = npt.NDArray[Any]
-Float32Array = npt.NDArray[np.float32]
 Plan = TypeVar("Plan")
 Result = TypeVar("Result")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from quire.checkpoint.model_config import PoolingKind
-from quire.kernels.tensor import Float32Array
+from quire.core.arrays import Float32Array
 
 SMALLEST_NORM = 1e-12
 """A vector of zeros stays one."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from quire.core.arrays import Float32Array
 from quire.core.native import has_native_module
 from quire.core.step import TokenLogprobs
-from quire.sampling.distribution import Float32Array, MostLikely
+from quire.sampling.distribution import MostLikely
 from quire.sampling.penalties import PenalizedLogits
 from quire.sampling.sampling_row import SamplingRow
 

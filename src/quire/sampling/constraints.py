@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from quire.sampling.distribution import Float32Array
+from quire.core.arrays import Float32Array
 
 FORBIDDEN = -np.inf
 

@@ -11,11 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
+from quire.core.arrays import Float32Array, Float64Array, Int64Array
 
 
 class MostLikely(msgspec.Struct, frozen=True):

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.tokenizer_files import TokenizerFiles
+from quire.core.arrays import Float32Array
 from quire.core.places import load_place
 from quire.sampling.constraints import FORBIDDEN
-from quire.sampling.distribution import Float32Array
 
 BoolArray = npt.NDArray[np.bool_]
 COMPILER = "quire.sampling.grammar_compiler:GrammarCompiler"

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from quire.core.arrays import Float32Array, Int64Array
 from quire.core.sampling_params import ALL_LOGPROBS
 from quire.core.step import TokenLogprobs
-from quire.sampling.distribution import Float32Array, Int64Array
 
 
 def log_softmax(logits: Float32Array) -> Float32Array:

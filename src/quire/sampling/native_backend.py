@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quire.core.arrays import Float32Array
 from quire.core.sampling_params import ALL_LOGPROBS
 from quire.core.step import TokenLogprobs
 from quire.kernels.native_sampling import DrawnRow, LogprobsRow, PenalizedRow, draw, logprobs, penalize
-from quire.sampling.distribution import Float32Array, MostLikely
+from quire.sampling.distribution import MostLikely
 from quire.sampling.penalties import PenalizedLogits
 from quire.sampling.sampling_row import SamplingRow
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from quire.core.arrays import Float32Array, Float64Array
 from quire.core.step import TokenLogprobs
-from quire.sampling.distribution import Float32Array, Float64Array, MostLikely, draw_one, token_weights
+from quire.sampling.distribution import MostLikely, draw_one, token_weights
 from quire.sampling.logprobs import log_softmax, token_logprobs
 from quire.sampling.penalties import PenalizedLogits, Penalties
 from quire.sampling.sampling_row import SamplingRow

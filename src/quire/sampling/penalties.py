@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quire.sampling.distribution import Float32Array
+from quire.core.arrays import Float32Array
 
 
 class TokenCounts:

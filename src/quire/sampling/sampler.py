@@ -14,9 +14,10 @@ from math import isfinite
 import msgspec
 import numpy as np
 
+from quire.core.arrays import Float32Array
 from quire.core.step import NOTHING_LEFT, TokenLogprobs
 from quire.sampling.backend import SamplingBackend, sampling_backend
-from quire.sampling.distribution import Float32Array, MostLikely, most_likely
+from quire.sampling.distribution import MostLikely, most_likely
 from quire.sampling.grammar import RowError
 from quire.sampling.penalties import PenalizedLogits
 from quire.sampling.sampling_row import SamplingRow

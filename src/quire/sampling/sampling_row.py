@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from quire.core.arrays import Float32Array
 from quire.core.sampling_params import SamplingParams
 from quire.sampling.constraints import AllowedTokens, BadWords, LogitBias, MinTokens
-from quire.sampling.distribution import Float32Array
 from quire.sampling.grammar import Grammar, Grammars
 from quire.sampling.noise import uniform
 from quire.sampling.penalties import Penalties, TokenCounts

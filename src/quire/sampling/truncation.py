@@ -12,7 +12,7 @@ import functools
 
 import numpy as np
 
-from quire.sampling.distribution import Float64Array, Int64Array
+from quire.core.arrays import Float64Array, Int64Array
 
 
 def kept_tokens(weights: Float64Array, top_k: int, top_p: float, min_p: float) -> tuple[Int64Array, Float64Array]:

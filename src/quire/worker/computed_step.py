@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from quire.sampling.distribution import Float32Array, MostLikely
+from quire.core.arrays import Float32Array
+from quire.sampling.distribution import MostLikely
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from quire.attention.forward_batch import ForwardBatch
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
+from quire.core.arrays import Float32Array
 from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
 from quire.core.host_memory import memory_for_loading
 from quire.kernels.select import select_ops
-from quire.kernels.tensor import Float32Array, Tensor, Tensors
+from quire.kernels.tensor import Tensor, Tensors
 from quire.layers.pooling import pool, shorten_and_normalize
 from quire.models.encoders import load_encoder
 from quire.worker.encode_program import EncodeProgram

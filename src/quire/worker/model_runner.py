@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from quire.core.arrays import Float32Array
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
 from quire.kernels.tensor import Tensors
 from quire.models.registry import Model
-from quire.sampling.distribution import Float32Array
 from quire.sampling.grammar import Grammars
 from quire.sampling.sampler import Sampler
 from quire.worker.computed_step import ComputedStep
@@ -108,12 +108,12 @@ class ModelRunner:
 
     def _logits(self, step: ComputedStep, rows: list[int]) -> Float32Array:
         """[L, V] of the last tokens of these rows of the step, in order."""
-        if step.logits is not None and len(rows) == len(step.logits):
-            return step.logits
-        tokens = np.array([step.query_starts[i + 1] - 1 for i in rows])
+        tokens = [step.query_starts[i + 1] - 1 for i in rows]
         if step.logits is None:
-            return self._all_logits(step.hidden[self._tensors.of(tokens)])
-        logits: Float32Array = step.logits[tokens]
+            return self._all_logits(step.hidden[self._tensors.of(np.array(tokens))])
+        first, last = tokens[0], tokens[-1] + 1
+        # In a row, as they mostly are, they need not be copied.
+        logits: Float32Array = step.logits[first:last] if last - first == len(tokens) else step.logits[tokens]
         return logits
 
     def _all_logits(self, hidden: Any) -> Float32Array:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from quire.core.arrays import Int64Array
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import NewRow, RowPlan
 from quire.sampling.grammar import Grammars
 from quire.sampling.sampler import SamplingRow
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class Row:

@@ -25,8 +25,8 @@ from quire.worker.row_table import Row, RowTable, all_hidden_wanted
 
 logger = logging.getLogger("quire")
 
-MAX_ROWS_TO_TOKENS = 64
-"""Of rows that compute one token each: logits of more would take as much memory as all the rest."""
+MAX_ROWS_TO_LOGITS = 64
+"""Those of more would take as much memory as all the rest."""
 
 MAX_ROWS_TO_SEARCH = 4
 """Of those whose most likely tokens are wanted, and no logits: with more a search multiplies too much (docs/lab.md)."""
@@ -97,9 +97,8 @@ class Wanted(enum.Enum):
 
 
 class StepPrograms:
-    """Each is recorded when it is first wanted. For rows of one token each, from token ids to logits, or to the most likely tokens where
-    nobody looks at logits, for a few rows by a search; for any rows, to the most likely tokens, or to the hidden states of each row's
-    last token, or of all tokens."""
+    """Each is recorded when it is first wanted, for rows of one token each or of any number: from token ids to the logits of last tokens,
+    or to the most likely tokens where nobody looks at logits, for a few rows by a search; or to hidden states, of last tokens or of all."""
 
     def __init__(
         self,
@@ -144,7 +143,7 @@ class StepPrograms:
         return program.computed(plan)
 
     def _program_for(self, plan: StepPlan, rows: list[Row]) -> StepProgram:
-        one_token = plan.num_tokens == len(rows) <= MAX_ROWS_TO_TOKENS
+        one_token = plan.num_tokens == len(rows) <= MAX_ROWS_TO_LOGITS
         if not one_token and all_hidden_wanted(plan.rows, rows):
             return self._all_tokens_program()
         kind = one_token, self._wanted(plan, rows, one_token=one_token)
@@ -158,14 +157,13 @@ class StepPrograms:
         if not sampling:
             return Wanted.NOTHING
         if self._model.needs_logits or not all(row.takes_most_likely for row in sampling):
-            return Wanted.LOGITS if one_token else Wanted.NOTHING
+            return Wanted.LOGITS if len(rows) <= MAX_ROWS_TO_LOGITS else Wanted.NOTHING
         if one_token and len(rows) <= MAX_ROWS_TO_SEARCH and self._model.prepare_search():
             return Wanted.SEARCHED
         return Wanted.MOST_LIKELY
 
     def _record(self, one_token: bool, wanted: Wanted) -> LastTokens:
-        most = MAX_ROWS_TO_SEARCH if wanted is Wanted.SEARCHED else MAX_ROWS_TO_TOKENS if one_token else MAX_TOKENS
-        num_rows, inputs = min(most, self._max_rows), self._inputs()
+        num_rows, inputs = min(_most_rows(one_token, wanted), self._max_rows), self._inputs()
         if one_token:
             batch, recording = inputs.batch(num_rows, num_rows), native.new_recording(self._arena)
         else:
@@ -209,6 +207,12 @@ class StepPrograms:
                 self._layer_groups, self._block_size, MAX_TOKENS, self._max_rows, self._max_model_len
             )
         return self._made_inputs
+
+
+def _most_rows(one_token: bool, wanted: Wanted) -> int:
+    if wanted is Wanted.SEARCHED:
+        return MAX_ROWS_TO_SEARCH
+    return MAX_ROWS_TO_LOGITS if one_token or wanted is Wanted.LOGITS else MAX_TOKENS
 
 
 def _lent(array: Array) -> Array:

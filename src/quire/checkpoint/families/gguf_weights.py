@@ -14,9 +14,8 @@ from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.model_config import ModelConfig
 from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.weights import TensorInfo
+from quire.core.arrays import Float32Array
 from quire.errors import CheckpointError
-
-FloatArray = npt.NDArray[np.float32]
 
 
 def gguf_weights(config: ModelConfig, gguf_file: GGUFFile) -> GGUFWeights:
@@ -32,7 +31,7 @@ class GGUFWeights:
     def __init__(self, file: GGUFFile, origins: dict[str, TensorOrigin]) -> None:
         self._file = file
         self._origins = origins
-        self._transposed: tuple[str, FloatArray] | None = None
+        self._transposed: tuple[str, Float32Array] | None = None
         """The tensor that is being read column by column, whole."""
 
     def names(self) -> list[str]:
@@ -82,7 +81,7 @@ class GGUFWeights:
             raise CheckpointError(f"{self._file.path} lacks the tensor that {name} is read from; fetch the file again.")
         return self._origins[name]
 
-    def _read_rotary_rows(self, origin: TensorOrigin, num_heads: int, start: int, stop: int) -> FloatArray:
+    def _read_rotary_rows(self, origin: TensorOrigin, num_heads: int, start: int, stop: int) -> Float32Array:
         """Rows [start, stop) in Hugging Face's order: each head's even rows of the file, then its odd ones."""
         num_rows = self._file.tensors[origin.gguf].shape[0]
         head_dim = num_rows // num_heads
@@ -92,7 +91,7 @@ class GGUFWeights:
         halves = rows.reshape(-1, head_dim // 2, 2, *rows.shape[1:]).swapaxes(1, 2)
         return halves.reshape(rows.shape)[start - first : stop - first]
 
-    def _transpose(self, gguf: str) -> FloatArray:
+    def _transpose(self, gguf: str) -> Float32Array:
         """A few columns of a row-wise quantized tensor cost as much as all, so the tensor is kept until the next one."""
         if self._transposed is None or self._transposed[0] != gguf:
             whole = self._file.read_rows(gguf, 0, self._file.tensors[gguf].shape[0])
