@@ -6,6 +6,7 @@
 #include "most_likely.h"
 #include "penalties.h"
 #include "quantized.h"
+#include "rounding.h"
 #include "row_ops.h"
 #include "sampling.h"
 #include "sketch.h"
@@ -22,6 +23,7 @@
     KERNEL(dense_most_likely, DenseMostLikelyCall)         \
     KERNEL(dense_rows, DenseRowsCall)                      \
     KERNEL(pack_panels, PackCall)                          \
+    KERNEL(round_rows, RoundRowsCall)                      \
     KERNEL(quantized_linear, QuantizedCall)                \
     KERNEL(quantized_gated, QuantizedGatedCall)            \
     KERNEL(quantized_most_likely, QuantizedMostLikelyCall) \

@@ -115,6 +115,12 @@ void pack_panels(const std::string& isa, uintptr_t memory, int64_t num_panels, i
     submit(nullptr, packing_threads(num_panels * num_units * PANEL, num_threads), instruction_set(isa).pack_panels, call);
 }
 
+void round_rows(const std::string& isa, uintptr_t rows, uintptr_t panels, int64_t panel_bytes, int64_t header_offset, int64_t num_rows,
+                int64_t num_inputs, int64_t group_size, int bits, bool has_minimum, bool rotated, int num_threads) {
+    RoundRowsCall call{at<float>(rows), at<uint8_t>(panels), panel_bytes, header_offset, num_rows, num_inputs, group_size, bits, has_minimum, rotated};
+    submit(nullptr, threads_for(num_rows * num_inputs, num_threads), instruction_set(isa).round_rows, call);
+}
+
 bool pack_blocks_to_panels(const std::string& type, uintptr_t blocks, int64_t row_bytes, uintptr_t rows, int64_t num_rows,
                            int64_t num_blocks, uintptr_t panels, int64_t panel_bytes, int64_t header_offset, int num_threads) {
     nb::gil_scoped_release released;
@@ -164,6 +170,9 @@ void bind_linear(nb::module_& module) {
                nb::arg("num_indices"), nb::arg("y"), nb::arg("y_bfloat16"), nb::arg("num_threads"));
     module.def("pack_panels", &pack_panels, nb::arg("isa"), nb::arg("memory"), nb::arg("num_panels"), nb::arg("num_units"),
                nb::arg("num_threads"));
+    module.def("round_rows", &round_rows, nb::kw_only(), nb::arg("isa"), nb::arg("rows"), nb::arg("panels"), nb::arg("panel_bytes"),
+               nb::arg("header_offset"), nb::arg("num_rows"), nb::arg("num_inputs"), nb::arg("group_size"), nb::arg("bits"),
+               nb::arg("has_minimum"), nb::arg("rotated"), nb::arg("num_threads"));
     module.def("pack_blocks", &pack_blocks_to_panels, nb::kw_only(), nb::arg("type"), nb::arg("blocks"), nb::arg("row_bytes"),
                nb::arg("rows"), nb::arg("num_rows"), nb::arg("num_blocks"), nb::arg("panels"), nb::arg("panel_bytes"),
                nb::arg("header_offset"), nb::arg("num_threads"));

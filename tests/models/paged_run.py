@@ -12,6 +12,7 @@ from quire.attention.backend import LayerKVCache
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
+from quire.core.quantization import Quantization
 from quire.kernels.select import select_ops
 from quire.kernels.tensor import Tensors
 from quire.models.registry import Model, load_model
@@ -20,10 +21,15 @@ BLOCK_SIZE = 4
 Convert = Callable[[torch.Tensor], Any]
 
 
-def load(reference: Path | str, dtype: torch.dtype = torch.float32, backend: str = "reference") -> Model:
+def load(
+    reference: Path | str,
+    dtype: torch.dtype = torch.float32,
+    backend: str = "reference",
+    quantization: Quantization = "none",
+) -> Model:
     checkpoint, ops = open_checkpoint(str(reference)), select_ops(backend)
     own = ops.tensors.dtype(str(dtype).removeprefix("torch."))
-    return load_model(checkpoint, own, ops, select_backend(backend, own, checkpoint.config))
+    return load_model(checkpoint, own, ops, select_backend(backend, own, checkpoint.config), quantization)
 
 
 @torch.inference_mode()

@@ -13,6 +13,8 @@ from tests.models.paged_run import all_logits, load
 from tests.models.random_checkpoints import oracle_logits, save_checkpoint
 from transformers import AutoModelForCausalLM
 
+from quire.core.native import has_native_module
+from quire.core.quantization import Quantization
 from quire.errors import CheckpointError
 from quire.models.decoder import Decoder
 
@@ -99,6 +101,16 @@ def test_tied_checkpoint_with_a_second_copy(tmp_path: Path) -> None:
     save_checkpoint("llama-tied", tmp_path)
     change(tmp_path, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
     model = load(tmp_path)
+    assert isinstance(model, Decoder)
+    assert model.head.table is model.embedding.table
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_tied_checkpoint_with_a_second_copy_is_rounded(quantization: Quantization, tmp_path: Path) -> None:
+    save_checkpoint("llama-tied", tmp_path)
+    change(tmp_path, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
+    model = load(tmp_path, torch.bfloat16, "cpu", quantization)
     assert isinstance(model, Decoder)
     assert model.head.table is model.embedding.table
 

@@ -48,6 +48,14 @@ class Rounding:
         return next((size for size in sizes if num_inputs % size == 0 and size % SMALLEST_GROUP == 0), None)
 
     @property
+    def zero(self) -> int:
+        """The code of 0, where there is no minimum."""
+        return 0 if self.has_minimum else 1 << (self.bits - 1)
+
+    def rotates(self, num_inputs: int, group_size: int) -> bool:
+        return self.rotated and group_size == num_inputs
+
+    @property
     def bytes_per_weight(self) -> float:
         """Of a code and its part of the group's float16 scale and minimum."""
         return self.bits / 8 + (4 if self.has_minimum else 2) / self.group_size

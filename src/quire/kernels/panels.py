@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.quantized import QuantizedRows
+from quire.core.arrays import Float32Array
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
-from quire.kernels.native_module import module, thread_count
+from quire.kernels.native_module import instruction_sets, module, thread_count
 from quire.kernels.weight_memory import empty_weight
 
 PANEL = 16
@@ -141,6 +142,33 @@ def pack_blocks(weight: PanelWeight, rows: BlockRows) -> bool:
         num_threads=thread_count(),
     )
     return finite
+
+
+def round_to_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: Float32Array) -> None:
+    """Whole panels, uint8 [n, panel_bytes], from up to 16 n rows of a weight, finite float32 [R, K], rounded as quantization/rounding.py
+    says (csrc/rounding.cpp); outputs that there are not become zeros."""
+    assert panels.flags.c_contiguous
+    assert panels.shape == (-(-len(rows) // PANEL), layout.panel_bytes)
+    assert rows.dtype == np.float32
+    assert rows.shape[1] == layout.num_inputs
+    assert layout.groups_per_block == 1
+    assert layout.group_size % 32 == 0
+    assert layout.num_inputs % layout.group_size == 0
+    rows = np.ascontiguousarray(rows)
+    module().round_rows(
+        isa=instruction_sets()[0],
+        rows=rows.__array_interface__["data"][0],
+        panels=panels.__array_interface__["data"][0],
+        panel_bytes=layout.panel_bytes,
+        header_offset=layout.header_offset,
+        num_rows=len(rows),
+        num_inputs=layout.num_inputs,
+        group_size=layout.group_size,
+        bits=layout.bits,
+        has_minimum=layout.has_minimum,
+        rotated=layout.rotated,
+        num_threads=thread_count(),
+    )
 
 
 def fill_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: QuantizedRows) -> None:

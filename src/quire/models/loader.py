@@ -17,6 +17,7 @@ import numpy.typing as npt
 from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.weights import WeightSource
+from quire.core.arrays import Float32Array
 from quire.errors import CheckpointError
 from quire.kernels.array import widened
 from quire.kernels.dtype import dtype_of
@@ -148,23 +149,26 @@ class WeightLoader:
                 yield widened(chunk, info.dtype)
         self._left.discard(stored)
 
-    def drop_copy(self, name: str, shape: tuple[int, ...], kept: Callable[[Any], Any]) -> None:
-        """Accept a second copy of a tensor that the config says is shared; `kept` gives rows of the first, by index.
+    def drop_copy(self, name: str, first: str, shape: tuple[int, ...]) -> None:
+        """Accept a second copy of the tensor `first` that the config says is shared.
 
-        Raises CheckpointError if they differ.
+        Raises CheckpointError if they differ in the model's dtype.
         """
         self.check_shape(name, shape)
-        dtype = self._source.info(self._stored_name(name)).dtype
-        for start, chunk in self._chunks(name):
-            rounded = self._tensors.empty(chunk.shape, self.dtype)
-            self._tensors.copy(rounded, chunk, dtype)
-            first = kept(self._tensors.of(np.arange(start, start + len(chunk))))
-            if not np.array_equal(self._tensors.numbers(rounded), self._tensors.numbers(first)):
+        self.check_shape(first, shape)
+        for (_, copied), (_, rows) in zip(self._chunks(name), self._chunks(first), strict=True):
+            if not np.array_equal(self._rounded(name, copied), self._rounded(first, rows)):
                 raise CheckpointError(
                     f"{self._checkpoint}: {name} differs from the token embedding though tie_word_embeddings is true;"
                     " set it to false in config.json to use both."
                 )
         self._left.discard(self._stored_name(name))
+
+    def _rounded(self, name: str, chunk: Numbers) -> Float32Array:
+        """Rows of a tensor in the model's dtype."""
+        rounded = self._tensors.empty(chunk.shape, self.dtype)
+        self._tensors.copy(rounded, chunk, self._source.info(self._stored_name(name)).dtype)
+        return self._tensors.numbers(rounded)
 
     def pass_over(self, name: str) -> None:
         """Accept a tensor that the model is known to do without."""

@@ -75,13 +75,15 @@ class ModelParts:
         self._method = method
         self._transposed = transposed
         self._norm_offset = norm_offset
+        self._embedding_name = ""
         self._ropes: list[RopeConfig] = list(
             dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None)
         )
 
     def embedding(self, name: str) -> Embedding:
+        self._embedding_name = f"{name}.weight"
         shape = (self.config.vocab_size, self.config.embedding_dim or self.config.hidden_size)
-        return Embedding(self._method.load_table(self._tensor(f"{name}.weight", *shape), self._loader.dtype))
+        return Embedding(self._method.load_table(self._tensor(self._embedding_name, *shape), self._loader.dtype))
 
     def positions(self, name: str) -> Embedding:
         shape = (self.config.num_positions, self.config.hidden_size)
@@ -98,13 +100,13 @@ class ModelParts:
         self._loader.pass_over(name)
 
     def head(self, name: str, embedding: Embedding) -> Head:
-        """The projection to the vocabulary, which shares the embedding's memory where the config ties them."""
+        """The projection to the vocabulary, which shares the memory of `embedding`, the last that was made, where the config ties them."""
         table, name = embedding.table, f"{name}.weight"
         width = self.config.embedding_dim or self.config.hidden_size
         if not self.config.tie_word_embeddings:
             table = self._method.load_table(self._tensor(name, self.config.vocab_size, width), self._loader.dtype)
         elif self._loader.has(name):
-            self._loader.drop_copy(name, (self.config.vocab_size, width), table.rows)
+            self._loader.drop_copy(name, self._embedding_name, (self.config.vocab_size, width))
         softcap = self.config.final_logit_softcap
         return Head(self._ops, table, softcap, self._method.search(table) if softcap is None else None)
 

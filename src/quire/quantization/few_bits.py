@@ -32,17 +32,19 @@ from quire.kernels.panels import (
     layout_of,
     layout_of_blocks,
     pack_blocks,
+    round_to_panels,
 )
 from quire.kernels.tensor import Normalized
 from quire.quantization.method import StoredWeight, Table
 from quire.quantization.panels import Panels
-from quire.quantization.rounding import round_rows
 from quire.quantization.sketch import PackedTable, SketchSearch
 
 EmptyPanels = Callable[[PanelLayout], PanelWeight]
 
 PANELS_AT_ONCE = 8
 """Read and laid out together: few enough that what they pass through stays in the cache."""
+VALUES_AT_ONCE = 1 << 20
+"""Read and rounded together: enough for all threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,27 @@ class Rounded(FewBits):
         size = rounding.group_of(part.num_inputs)
         if size is None:
             return None
-        rows = (round_rows(rows, rounding, size) for rows in part.floats(PANELS_AT_ONCE * PANEL))
-        return lay_out(rows, part.num_outputs, empty)
+        weight = empty(_rounded_layout(part, rounding, size))
+        num_panels = max(1, VALUES_AT_ONCE // (PANEL * part.num_inputs))
+        first = 0
+        for rows in part.floats(num_panels * PANEL):
+            last = first + -(-len(rows) // PANEL)
+            round_to_panels(weight.panels.stored[first:last], weight.layout, rows)
+            first = last
+        return weight
+
+
+def _rounded_layout(part: StoredWeight, rounding: Rounding, group_size: int) -> PanelLayout:
+    return PanelLayout(
+        num_outputs=part.num_outputs,
+        num_inputs=part.num_inputs,
+        bits=rounding.bits,
+        zero=rounding.zero,
+        group_size=group_size,
+        groups_per_block=1,
+        has_minimum=rounding.has_minimum,
+        rotated=rounding.rotates(part.num_inputs, group_size),
+    )
 
 
 class PanelTable:

@@ -1,4 +1,7 @@
-"""Weights rounded to 4 or 8 bits, a scale for each group of inputs of each output, and perhaps a minimum."""
+"""Weights rounded to 4 or 8 bits, a scale for each group of inputs of each output, and perhaps a minimum.
+
+Models are rounded by the twin of this, csrc/rounding.cpp, whose sums have the same order.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,15 @@ from quire.kernels.rotation import rotated
 SHARES_OF_THE_RANGE = (1.0, 0.95, 0.9, 0.85)
 """Tried for 4 bits: a few values beyond the ends may cost less than coarser steps for all others."""
 
+LANES = 16
+
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
 
 
 def round_rows(rows: Floats, rounding: Rounding, group_size: int) -> QuantizedRows:
     """float32 [R, K], K a multiple of `group_size`; with 8 bits there is no minimum."""
-    rotates = rounding.rotated and group_size == rows.shape[1]
+    rotates = rounding.rotates(rows.shape[1], group_size)
     groups = (rotated(rows) if rotates else rows).reshape(len(rows), -1, group_size)
     if rounding.bits == 8:
         codes, scale, minimum = *_to_8_bits(groups), None
@@ -28,7 +33,7 @@ def round_rows(rows: Floats, rounding: Rounding, group_size: int) -> QuantizedRo
         codes, scale, minimum = *_to_symmetric_4_bits(groups), None
     return QuantizedRows(
         bits=rounding.bits,
-        zero=0 if rounding.has_minimum else 1 << (rounding.bits - 1),
+        zero=rounding.zero,
         group_size=group_size,
         groups_per_block=1,
         codes=codes.astype(np.uint8).reshape(len(codes), -1),
@@ -78,11 +83,23 @@ class _Best:
     def offer(self, scale: Halves, *, minimum: Halves, lowest: int, highest: int) -> None:
         offset = minimum.astype(np.float32)[..., None]
         codes = np.clip(np.rint((self._groups - offset) * _inverse(scale)), lowest, highest)
-        error = np.square(codes * scale.astype(np.float32)[..., None] + offset - self._groups).sum(-1)
+        error = _sums(np.square(codes * scale.astype(np.float32)[..., None] + offset - self._groups))
         better = error < self._error
         self._error = np.where(better, error, self._error)
         self.scale, self.minimum = np.where(better, scale, self.scale), np.where(better, minimum, self.minimum)
         self.codes = np.where(better[..., None], codes, self.codes)
+
+
+def _sums(values: Floats) -> Floats:
+    """[R, G, size] -> [R, G]: by lanes of 16, which are then folded by halves."""
+    lanes = values.reshape(*values.shape[:-1], -1, LANES)
+    sums = lanes[..., 0, :]
+    for i in range(1, lanes.shape[-2]):
+        sums = sums + lanes[..., i, :]
+    while sums.shape[-1] > 1:
+        half = sums.shape[-1] // 2
+        sums = sums[..., :half] + sums[..., half:]
+    return sums[..., 0]
 
 
 def _inverse(scale: Halves) -> Floats:
