@@ -30,7 +30,7 @@ inline Floats gelu(Floats x) {
     Floats t = 1.0f / (1.0f + 0.5f * z);
     Floats p = fill(0.17087277f);
     for (float c : {-0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f, 0.09678418f, 0.37409196f, 1.00002368f, -1.26551223f})
-        p = p * t + c;
+        p = multiply_add(p, t, fill(c));
     Floats tail = 0.5f * t * exp_of_negative(p - z * z);
     return x * (x < 0.0f ? tail : 1.0f - tail);
 }

@@ -1,14 +1,38 @@
 #include "attention_items.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace quire {
 namespace {
 
+bool can_share(const AttentionCall& call) { return call.window == 0 && call.causal; }
+
+// Rows that begin with the same chunk of keys follow the first of them; else rows stay where they are.
+std::vector<int64_t> order_of_rows(const AttentionCall& call) {
+    std::vector<int64_t> order(static_cast<std::size_t>(call.num_rows));
+    std::iota(order.begin(), order.end(), int64_t{0});
+    if (!can_share(call) || call.num_rows < 3) return order;
+    std::vector<std::pair<int64_t, int64_t>> rows;  // by the block that ends their first chunk
+    for (int64_t row : order)
+        if (call.context_lens[row] >= KEYS) rows.push_back({call.block_tables[row * call.max_blocks + (KEYS - 1) / call.layout.block_size], row});
+    std::sort(rows.begin(), rows.end());
+    std::vector<int64_t> first = order;
+    bool apart = false;
+    for (std::size_t i = 1; i < rows.size(); ++i) {
+        if (rows[i].first != rows[i - 1].first) continue;
+        first[rows[i].second] = first[rows[i - 1].second];
+        apart = apart || rows[i].second != rows[i - 1].second + 1;
+    }
+    if (apart) std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return first[a] < first[b]; });
+    return order;
+}
+
 // Keys that both parts' rows begin with and that all of their tokens see, in whole chunks.
 int64_t common_keys(const AttentionCall& call, const Part& a, const Part& b) {
     int64_t block_size = call.layout.block_size;
-    if (call.window || !call.causal || block_size > KEYS || KEYS % block_size) return 0;
+    if (!can_share(call)) return 0;
     auto seen = [&](const Part& part) { return call.context_lens[part.row] - call.query_starts[part.row + 1] + part.first + 1; };
     int64_t most = std::max<int64_t>(0, std::min(seen(a), seen(b))) / block_size, count = 0;
     const int64_t *table = call.block_tables + a.row * call.max_blocks, *other = call.block_tables + b.row * call.max_blocks;
@@ -19,7 +43,7 @@ int64_t common_keys(const AttentionCall& call, const Part& a, const Part& b) {
 std::vector<Part> parts_of(const AttentionCall& call) {
     int tokens = std::max(1, MAX_QUERIES / (call.num_heads / call.layout.num_kv_heads));
     std::vector<Part> parts;
-    for (int64_t row = 0; row < call.num_rows; ++row)
+    for (int64_t row : order_of_rows(call))
         for (int64_t last = call.query_starts[row + 1]; last > call.query_starts[row]; last -= tokens)
             parts.push_back({row, std::max(call.query_starts[row], last - tokens), last});
     return parts;

@@ -181,7 +181,7 @@ struct KVCodes {
     }
     static Sums first_sums(const float*) { return Sums{}; }
     static Floats last_sums(Sums sums, const float* output, float weight_scale) {
-        return load(output) + __builtin_convertvector(sums, Floats) * weight_scale;
+        return multiply_add(__builtin_convertvector(sums, Floats), fill(weight_scale), load(output));
     }
 };
 
@@ -292,8 +292,8 @@ struct WidenedBFloat16 : InBFloat16 {
     static Ints read(const Unit* from, int count) { return widened<WORD>(load_units(from, count)); }
     template <int WORD>
     static Ints widened(Ints pairs) { return WORD == 0 ? pairs << 16 : pairs & ~0xffff; }
-    static Sums add_to_scores(Sums sums, Ints keys, int32_t query) { return sums + (Floats)keys * of_bits(query); }
-    static Sums add_to_output(Sums sums, Ints values, int32_t weights) { return sums + (Floats)values * of_bits(weights); }
+    static Sums add_to_scores(Sums sums, Ints keys, int32_t query) { return multiply_add((Floats)keys, fill(of_bits(query)), sums); }
+    static Sums add_to_output(Sums sums, Ints values, int32_t weights) { return multiply_add((Floats)values, fill(of_bits(weights)), sums); }
 
     static float put_query(const Value* from, int count, int32_t* to) {
         for (int d = 0; d < count; d += LANES) store_part(reinterpret_cast<float*>(to) + d, load_part(from + d, count - d), count - d);

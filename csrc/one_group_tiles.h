@@ -124,9 +124,7 @@ private:
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
                     Ints whole = load_units(sums_[t][p][first + m] + part * LANES) + group->minus_zero[first + m];
-                    Floats total = {};
-                    total += __builtin_convertvector(whole, Floats) * (scale * group->scales[first + m]);
-                    y[m][part] = total;
+                    y[m][part] = multiply_add(__builtin_convertvector(whole, Floats), scale * group->scales[first + m], Floats{});
                 }
             }
             if (!work_.gate) store_rows(work_.call.rows, work_.call.weight.num_outputs, row, (index_ + p) * PANEL, y, 0);

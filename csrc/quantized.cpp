@@ -79,8 +79,8 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
 #pragma GCC unroll MAX_SUMS
                 for (int i = 0; i < M; ++i) {
                     Floats& total = totals[i * ALL + p];
-                    total += __builtin_convertvector(sums[i * ALL + p], Floats) * (scale * group->scales[i]);
-                    if constexpr (MINIMUM) total += minimum * group->sums[i];
+                    total = multiply_add(__builtin_convertvector(sums[i * ALL + p], Floats), scale * group->scales[i], total);
+                    if constexpr (MINIMUM) total = multiply_add(minimum, fill(group->sums[i]), total);
                 }
             }
             if constexpr (BLOCKS) header += MINIMUM ? 2 * PANEL : PANEL;

@@ -59,8 +59,8 @@ void multiply_groups(const Work& work, int64_t tile, const Panel& panel, NextPan
                 Floats& total = totals[i * PARTS + p];
                 Ints whole = load_units(now[i] + p * LANES);
                 if constexpr (ZERO) whole += group->minus_zero[i];
-                total += __builtin_convertvector(whole, Floats) * (scale * group->scales[i]);
-                if constexpr (MINIMUM) total += minimum * group->sums[i];
+                total = multiply_add(__builtin_convertvector(whole, Floats), scale * group->scales[i], total);
+                if constexpr (MINIMUM) total = multiply_add(minimum, fill(group->sums[i]), total);
             }
         }
         scales += PANEL;

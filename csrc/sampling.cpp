@@ -14,6 +14,7 @@ namespace {
 constexpr float LEAST = -__builtin_inff();
 constexpr int BLOCK = 128;   // tokens
 constexpr int BUCKETS = 256;
+constexpr float LEAST_RANGE = 1e-30f;  // of logits that are told apart by buckets: all in one, they are divided all the same
 constexpr double LIGHTEST = 1e-38;  // of weights, but for 0
 constexpr float LIKELY = -4;    // the exponent of tokens that are first looked at
 constexpr float SLACK = 1e-3f;  // of a logit's distance to a border: what is within is weighed
@@ -227,7 +228,7 @@ private:
     Candidate last_of_nucleus(Place first, Place last, double wanted, Candidate least) {
         float range = 0;
         for (Place token = first; token != last; ++token) range = largest(range, largest_ - token->logit);
-        float buckets_a_logit = range > 0 ? BUCKETS / range : 0;
+        float buckets_a_logit = range > LEAST_RANGE ? BUCKETS / range : 0;
         auto bucket_of = [&](const Candidate& token) {
             int bucket = static_cast<int>((largest_ - token.logit) * buckets_a_logit);
             return bucket < BUCKETS ? bucket : BUCKETS - 1;

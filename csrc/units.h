@@ -35,7 +35,7 @@ struct Float32 {
     static Floats add_products(Floats sums, Ints many, int32_t one) {
         float value;
         std::memcpy(&value, &one, sizeof value);
-        return sums + (Floats)many * value;
+        return multiply_add((Floats)many, fill(value), sums);
     }
 };
 
@@ -51,8 +51,8 @@ struct PairOfBFloat16 {
         return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)many, (__m512bh)_mm512_set1_epi32(one));
 #else
         Ints both = Ints{} + one;
-        sums += (Floats)(many << 16) * (Floats)(both << 16);
-        return sums + (Floats)(many & ~0xffff) * (Floats)(both & ~0xffff);
+        sums = multiply_add((Floats)(many << 16), (Floats)(both << 16), sums);
+        return multiply_add((Floats)(many & ~0xffff), (Floats)(both & ~0xffff), sums);
 #endif
     }
 };
@@ -65,8 +65,8 @@ struct PairOfWidened {
 
     static Word word(int32_t unit) { return {of_bits(static_cast<int32_t>(static_cast<uint32_t>(unit) << 16)), of_bits(unit & ~0xffff)}; }
     static Floats add_products(Floats sums, Ints many, const Word& one) {
-        sums += (Floats)(many << 16) * one.first;
-        return sums + (Floats)(many & ~0xffff) * one.second;
+        sums = multiply_add((Floats)(many << 16), fill(one.first), sums);
+        return multiply_add((Floats)(many & ~0xffff), fill(one.second), sums);
     }
 };
 

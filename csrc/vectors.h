@@ -261,24 +261,17 @@ inline Vector max_of_each(Vector (&v)[LANES]) {
     }
 }
 
-constexpr float LOG2_E = 1.44269504f;
-
-// e^x for x <= 0: 2^n e^r with |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7. Below the smallest normal number: 0.
-inline Floats exp_of_negative(Floats x) {
-    constexpr float SMALLEST = -87.0f;
-    Floats bounded = max(x, fill(SMALLEST));
-    // Adding and subtracting 1.5 * 2^23 rounds to an integer.
-    Floats n = (bounded * LOG2_E + 12582912.0f) - 12582912.0f;
-    Floats r = bounded - n * 0.693359375f + n * 2.12194440e-4f;
-    Floats p = fill(1.0f / 5040);
-    for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = p * r + c;
-    Ints exponent = (__builtin_convertvector(n, Ints) + 127) << 23;
-    Floats y = p * (Floats)exponent;
-    return x < SMALLEST ? Floats{} : y;
+// a * b + c and a * b - c, with the same roundings wherever they are used: one where every processor of the instruction set has that. What is
+// written with operators is rounded after each; in portable code and by Clang as -ffp-contract says (CMakeLists.txt).
+inline Floats multiply_add(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
 }
-
-// a * b - c, with the same roundings wherever it is used, which the compiler's choice could not promise: one where every processor of the
-// instruction set has that; in portable code as -ffp-contract says (CMakeLists.txt).
 inline Floats multiply_subtract(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_fmsub_ps((__m512)a, (__m512)b, (__m512)c);
@@ -287,6 +280,22 @@ inline Floats multiply_subtract(Floats a, Floats b, Floats c) {
 #else
     return a * b - c;
 #endif
+}
+
+constexpr float LOG2_E = 1.44269504f;
+
+// e^x for x <= 0: 2^n e^r with |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7. Below the smallest normal number: 0.
+inline Floats exp_of_negative(Floats x) {
+    constexpr float SMALLEST = -87.0f;
+    Floats bounded = max(x, fill(SMALLEST));
+    // Adding and subtracting 1.5 * 2^23 rounds to an integer.
+    Floats n = multiply_add(bounded, fill(LOG2_E), fill(12582912.0f)) - 12582912.0f;
+    Floats r = multiply_add(n, fill(2.12194440e-4f), multiply_add(n, fill(-0.693359375f), bounded));
+    Floats p = fill(1.0f / 5040);
+    for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = multiply_add(p, r, fill(c));
+    Ints exponent = (__builtin_convertvector(n, Ints) + 127) << 23;
+    Floats y = p * (Floats)exponent;
+    return x < SMALLEST ? Floats{} : y;
 }
 
 inline bool any(Ints v) {
@@ -338,7 +347,7 @@ inline Floats power_of_two(Floats x) {
     Floats r = above - __builtin_convertvector(exponent - 127, Floats);
 #endif
     Floats p = fill(FACTORS[DEGREE]);
-    for (int term = DEGREE - 1; term >= 0; --term) p = p * r + FACTORS[term];
+    for (int term = DEGREE - 1; term >= 0; --term) p = multiply_add(p, r, fill(FACTORS[term]));
 #if defined(__AVX512F__)
     return (Floats)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)x);  // which takes the whole number below itself
 #else
@@ -360,7 +369,7 @@ inline Floats rough_reciprocal(Floats x) {
 inline Floats reciprocal(Floats x) {
 #if defined(__AVX512F__)
     Floats r = rough_reciprocal(x);
-    return r * (2.0f - x * r);
+    return r * -multiply_subtract(x, r, fill(2.0f));
 #else
     return 1.0f / x;
 #endif

@@ -62,6 +62,19 @@ def test_draws_what_numpy_draws(vocab_size: int, spread: str, truncation: str) -
         assert found == expected or distance < 1e-6
 
 
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("size", [1e-45, 1e-39, 1e-38, 1e-37, 1e-31, 1e-30, 1e-20])
+def test_logits_that_hardly_differ(size: float) -> None:
+    """A repetition penalty of 1e38 makes such ones. Their weights are equal, so the first ones in their order are kept."""
+    logits = (-np.arange(50) * size).astype(np.float32)
+    logits[[3, 7]] = -np.inf
+    possible = np.flatnonzero(np.isfinite(logits)).tolist()
+    for top_k, top_p in ((0, 0.5), (10, 0.5), (0, 0.999), (2, 0.9)):
+        kept = possible[: round(np.ceil(top_p * (top_k or len(possible))))]
+        rows = [DrawnRow(address(logits), uniform, 1.0, 0.0, top_p, top_k) for uniform in UNIFORMS]
+        assert set(draw(rows, len(logits))) <= set(kept)
+
+
 VALUES = st.integers(-12, 12).map(lambda q: q / 4) | st.just(-np.inf)
 
 

@@ -69,8 +69,8 @@ class PackedFile:
             if index.key != key:
                 raise PackedFileError("it was made of another file, or by another version")
             self.entries = index.entries
-            # The files used last are kept longest.
-            os.utime(path)
+            with suppress(OSError):  # Where nothing may be written it is read all the same.
+                os.utime(path)  # The files used last are kept longest.
         except OSError as error:
             self.close()
             raise PackedFileError(f"it could not be read: {error.strerror}") from error

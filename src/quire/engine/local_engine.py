@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import queue
 import threading
 from collections.abc import Callable
@@ -31,6 +33,9 @@ class LocalEngine:
         self._lock = threading.Lock()
         """Guards the step from alive to dead: no command may slip in after the last one was read."""
         self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
+        # Were it still in a native kernel when the interpreter goes, that would end the process with an abort.
+        self._at_exit = functools.partial(_stop, self._commands, self._thread)
+        atexit.register(self._at_exit)
         self._thread.start()
 
     @property
@@ -71,8 +76,8 @@ class LocalEngine:
 
     def shutdown(self) -> None:
         """Stop the thread and free the model."""
-        self._commands.put(None)
-        self._thread.join()
+        atexit.unregister(self._at_exit)
+        _stop(self._commands, self._thread)
         self._engine.shutdown()
 
     def _run(self) -> None:
@@ -132,3 +137,8 @@ class LocalEngine:
                 command()
         hand_out([(stream, error) for stream in self._streams.values()])
         self._streams.clear()
+
+
+def _stop(commands: queue.SimpleQueue[Command | None], thread: threading.Thread) -> None:
+    commands.put(None)
+    thread.join()

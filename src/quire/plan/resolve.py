@@ -48,6 +48,9 @@ def resolve(config: EngineConfig, model: ModelConfig, machine: Machine) -> Resol
     """Decide everything. Raises OutOfMemoryError with the planner's remedy, or InvalidRequestError."""
     return _Resolver(config, model, machine).resolve()
 
+MAX_THREADS_A_CORE = 4
+"""Hyper-threads, and some for tests."""
+
 
 class _Resolver:
     """One pass over the knobs. `reasons` grows in the order of the decisions, each of which rests on those before."""
@@ -140,11 +143,23 @@ class _Resolver:
         return packed_cache
 
     def _num_threads(self) -> int:
-        if self.config.num_threads is not None:
-            return self.config.num_threads
-        cores = self.machine.num_cores
-        self.reasons.append(f"num_threads {cores}: the physical cores this process may use.")
-        return cores
+        asked, cores = self.config.num_threads, self.machine.num_cores
+        if asked is None:
+            self.reasons.append(f"num_threads {cores}: the physical cores this process may use.")
+            return cores
+        if asked > MAX_THREADS_A_CORE * cores:
+            raise InvalidRequestError(
+                f"num_threads {asked} is far more than the {cores} physical cores this process may use; ask for"
+                f" {cores}, or for none.",
+                field="num_threads",
+                value=asked,
+            )
+        if asked > cores:
+            self.reasons.append(
+                f"num_threads {asked}: more than the {cores} physical cores this process may use, so that threads wait"
+                f" for each other; {cores} are faster."
+            )
+        return asked
 
     def _whole_context(self, dtype: ResolvedDType, *, native: bool) -> Demand:
         """The least that must fit: one sequence of the whole context."""
