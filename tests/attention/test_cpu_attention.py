@@ -115,13 +115,19 @@ def test_a_rows_bits_are_its_own(
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("block_size", [16, 5])
+@pytest.mark.parametrize(("block_size", "neighbours"), [(16, 4), (5, 4), (16, 1), (48, 1), (128, 4)])
 def test_bits_are_those_of_rows_that_share_no_blocks(
-    block_size: int, shape: AttentionShape, dtype: torch.dtype, kv_dtype: torch.dtype | None, instruction_set: str
+    block_size: int,
+    neighbours: int,
+    shape: AttentionShape,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype | None,
+    instruction_set: str,
 ) -> None:
-    """Rows after one prefix read its blocks together, those after another one theirs."""
+    """Rows after one prefix read its blocks together, those after another one theirs, four neighbours of each kind or in turn."""
     common = [make_tokens(shape, length, seed=length, dtype=dtype) for length in (200, 330)]
-    rows = [joined(common[r // 4 % 2], make_tokens(shape, 7 + r, seed=r, dtype=dtype)) for r in range(10)]
+    prefix_of = [r // neighbours % 2 for r in range(10)]
+    rows = [joined(common[prefix_of[r]], make_tokens(shape, 7 + r, seed=r, dtype=dtype)) for r in range(10)]
     threads = native.thread_count()
     try:
         for num_threads in (1, 2):
@@ -133,10 +139,10 @@ def test_bits_are_those_of_rows_that_share_no_blocks(
             for r, row in enumerate(rows):
                 apart.step({r: len(row) - 7 - r})
                 shared = (len(row) - 7 - r) // block_size
-                if r in (0, 4):
+                if r in (0, neighbours):
                     together.step({r: len(row) - 7 - r})
                     continue
-                together.tables[r][:shared] = together.tables[r // 4 % 2 * 4][:shared]
+                together.tables[r][:shared] = together.tables[prefix_of[r] * neighbours][:shared]
                 together.num_computed[r] = shared * block_size
                 if len(row) - 7 - r > shared * block_size:
                     together.step({r: len(row) - 7 - r - shared * block_size})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from tests.engine.held_engine import hold_after
 
 from quire import LLM, AsyncLLM, SamplingParams
+from quire.core.native import has_native_module
 from quire.core.sampling_params import OutputKind
 from quire.engine.local_engine import LocalEngine
 from quire.errors import EngineDeadError, InvalidRequestError
@@ -160,3 +163,30 @@ def test_shutdown_ends_pending_streams(tiny_llama: Path) -> None:
         assert llm.errored
 
     asyncio.run(main())
+
+
+IN_USE_AT_EXIT = """
+import asyncio, sys, threading
+from quire import AsyncLLM, SamplingParams
+
+started = threading.Event()
+
+async def main():
+    global llm
+    llm = AsyncLLM(sys.argv[1], backend="cpu", num_blocks=600)
+    async for _ in llm.generate([65, 66], SamplingParams(max_tokens=4000, ignore_eos=True, temperature=0.0)):
+        started.set()
+
+loop = asyncio.new_event_loop()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+asyncio.run_coroutine_threadsafe(main(), loop)
+assert started.wait(60)
+sys.exit(3)
+"""
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+def test_a_program_that_ends_while_a_request_runs_has_its_own_exit_status(tiny_llama: Path) -> None:
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", IN_USE_AT_EXIT, tiny_llama], capture_output=True, timeout=120)
+        assert ended.returncode == 3, ended.stderr.decode()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.engine.tokenizer import Tokenizer
 from quire.errors import ChatTemplateError, InvalidRequestError, ModelNotFoundError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
@@ -102,3 +104,26 @@ def test_unknown_model() -> None:
 def test_engine_config_rules(tiny_llama: Path, field: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=field):
         LLM(str(tiny_llama), **{field: value})
+
+
+def test_a_text_of_megabytes_is_refused_by_its_beginning(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is known of the tokenizer."""
+    monkeypatch.setattr(Tokenizer, "max_token_bytes", None)
+    encode, lengths = Tokenizer.encode, []
+
+    def counted(self: Tokenizer, text: str, *args: Any, **kwargs: Any) -> list[int]:
+        lengths.append(len(text))
+        return encode(self, text, *args, **kwargs)
+
+    monkeypatch.setattr(Tokenizer, "encode", counted)
+    message = refuse(llm, "x " * 1_000_000)
+    assert "prompt's 2000000 characters" in message
+    assert max(lengths) <= 64 * 16
+
+
+def test_threads_take_turns(llm: LLM) -> None:
+    prompts = [[65 + i, 66, 67] for i in range(8)]
+    expected = [llm.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].token_ids for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda prompt: llm.generate(prompt, GREEDY, use_tqdm=False), prompts * 4))
+    assert [outputs[0].outputs[0].token_ids for outputs in found] == expected * 4

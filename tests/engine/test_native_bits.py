@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.core.native import has_native_module
 from quire.core.outputs import RequestOutput
+from quire.plan.machine import read_machine
 from quire.worker.step_programs import Wanted
 
 pytestmark = [
@@ -78,8 +80,12 @@ def test_the_bits_do_not_depend_on_batch_chunks_threads_or_programs(
 @pytest.mark.parametrize(
     ("model", "weights"), [("smollm2", "bfloat16"), ("smollm2", "int8-kv"), ("gemma3", "bfloat16")]
 )
-def test_the_bits_of_long_contexts(model: str, weights: str, request: pytest.FixtureRequest) -> None:
-    """Rows whose keys are divided among threads, and rows whose are not."""
+def test_the_bits_of_long_contexts(
+    model: str, weights: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows whose keys are divided among threads, and rows whose are not; with more threads than this machine may have CPUs."""
+    machine = replace(read_machine(), num_cpus=16)
+    monkeypatch.setattr("quire.engine.launch.read_machine", lambda: machine)
     name, config = request.getfixturevalue(model), WEIGHTS[weights]
     expected = run(name, LONG_PROMPTS, num_threads=2, **config)
     assert run(name, LONG_PROMPTS, max_num_seqs=1, max_num_batched_tokens=600, num_threads=3, **config) == expected

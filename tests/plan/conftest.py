@@ -15,6 +15,7 @@ def machine() -> Machine:
         total_memory=64 * 2**30,
         memory_limited_by="the free memory of the machine",
         num_cores=8,
+        num_cpus=16,
         cpu_name="test",
         cpu_features=frozenset({"avx512f", "amx_bf16"}),
         native_kernels=True,

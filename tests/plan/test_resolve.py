@@ -44,6 +44,13 @@ def test_what_is_given_is_kept_and_needs_no_reason(smollm2_config: ModelConfig, 
     assert config.reasons == ()
 
 
+def test_a_process_has_no_more_threads_than_cpus(smollm2_config: ModelConfig, machine: Machine) -> None:
+    assert resolve(EngineConfig(num_threads=16), smollm2_config, machine).num_threads == machine.num_cpus == 16
+    config = resolve(EngineConfig(num_threads=40_000), smollm2_config, machine)
+    assert config.num_threads == 16
+    assert "num_threads 16, not 40000: this process may use no more CPUs." in config.reasons
+
+
 def test_weights_take_what_their_form_needs(smollm2_config: ModelConfig, machine: Machine) -> None:
     needs = {
         quantization: resolve(EngineConfig(quantization=quantization), smollm2_config, machine).memory.need.weights

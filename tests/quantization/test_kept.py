@@ -126,6 +126,27 @@ def test_after_damage_a_later_start_reads_again(
     assert only_file(cache).suffix == ".packed"
 
 
+def test_a_file_in_a_place_that_nothing_may_change(
+    cache: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A good one is read; beside a damaged one, which stays, weights are packed again."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    fresh = logprobs(tiny_llama)
+    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    caplog.clear()
+    assert logprobs(tiny_llama) == fresh
+    assert READ in caplog.text
+    flip(only_file(cache), 5000)
+    for _ in range(2):
+        caplog.clear()
+        assert logprobs(tiny_llama) == fresh
+        assert ANEW in caplog.text
+
+
 def test_another_version_packs_again_in_the_same_place(
     cache: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

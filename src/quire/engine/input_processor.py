@@ -24,6 +24,9 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a dict with `prompt` (text) or `prompt_token_ids` (and, for the record, its `prompt`)."""
 
 
+CHARACTERS_A_TOKEN = 16
+"""Far more than text has: of one that is so long that it could fit hardly ever, so much is tokenized to see."""
+
 WHAT_TASKS_DO: dict[Task, str] = {"generate": "generates text", "embed": "makes embeddings"}
 WHERE_TO_ASK: dict[Task, str] = {
     "generate": "ask it for completions (/v1/completions, /v1/chat/completions)",
@@ -100,6 +103,8 @@ class InputProcessor:
                 field="dimensions",
                 value=params.dimensions,
             )
+        if isinstance(prompt, str) and params.truncate_prompt_tokens is None:
+            self._check_beginning(prompt)
         text, token_ids = self._tokenize(prompt)
         token_ids = self._truncate(token_ids, params.truncate_prompt_tokens)
         self._check_text_length(token_ids)
@@ -162,7 +167,7 @@ class InputProcessor:
     def check_could_fit(self, text: str) -> None:
         """Raises InvalidRequestError for a text so long that, however it is cut into tokens, they are too many.
 
-        Tokenizing megabytes takes seconds; this takes none.
+        Tokenizing megabytes takes seconds; this takes none, or that of the text's beginning.
         """
         longest = self._tokenizer.max_token_bytes if len(text) > self._max_model_len else None
         if longest is not None and len(text) > longest * self._max_model_len:
@@ -170,6 +175,22 @@ class InputProcessor:
                 f"The prompt has {len(text)} characters, but at most {longest * self._max_model_len} could fit: the"
                 f" context is {self._max_model_len} tokens of at most {longest} bytes; shorten the prompt or raise"
                 " max_model_len.",
+                field="prompt",
+                value=len(text),
+            )
+        self._check_beginning(text)
+
+    def _check_beginning(self, text: str) -> None:
+        """Raises InvalidRequestError for a text whose beginning alone has twice the tokens that fit: for megabytes of text that is soon
+        said, where tokenizing all of it takes seconds, gigabytes, and other requests' turn."""
+        num_characters = CHARACTERS_A_TOKEN * self._max_model_len
+        if len(text) <= 2 * num_characters:
+            return
+        num_tokens = len(self._tokenizer.encode(text[:num_characters]))
+        if num_tokens > 2 * self._max_model_len:
+            raise InvalidRequestError(
+                f"The first {num_characters} of the prompt's {len(text)} characters alone are {num_tokens} tokens, but the"
+                f" context is {self._max_model_len}; shorten the prompt or raise max_model_len.",
                 field="prompt",
                 value=len(text),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
@@ -39,7 +40,7 @@ Params = TypeVar("Params", SamplingParams, PoolingParams)
 
 
 class LLM:
-    """A model ready to generate, in this process.
+    """A model ready to generate, in this process. Threads take turns; `AsyncLLM` is for many requests at once.
 
     Keyword arguments are the fields of `EngineConfig`; of `max_num_batched_tokens` the default is larger. Raises
     ModelNotFoundError, CheckpointError, UnsupportedModelError or OutOfMemoryError, each naming what to change.
@@ -50,6 +51,8 @@ class LLM:
     ) -> None:
         self._engine = launch(EngineConfig(model=model, max_num_batched_tokens=max_num_batched_tokens, **config))
         self.config = self._engine.config
+        self._turn = threading.RLock()
+        """Threads that call at the same time take turns: the engine is one thread's."""
 
     def generate(
         self,
@@ -178,11 +181,13 @@ class LLM:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks."""
-        return self._engine.client.engine.reset_prefix_cache()
+        with self._turn:
+            return self._engine.client.engine.reset_prefix_cache()
 
     def shutdown(self) -> None:
         """Free the model; idempotent."""
-        self._engine.shutdown()
+        with self._turn:
+            self._engine.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -207,7 +212,7 @@ class LLM:
     def _outputs(self, requests: Sequence[AnyRequest]) -> Generator[Output, None, None]:
         """Everything the requests produce. However it ends (an error, Ctrl-C, a caller who leaves), nothing stays."""
         client = self._engine.client
-        with DeferredInterrupt() as interrupt:
+        with self._turn, DeferredInterrupt() as interrupt:
             try:
                 for request in requests:
                     client.add_request(request)

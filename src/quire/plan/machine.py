@@ -23,6 +23,9 @@ class Machine:
     total_memory: int
     memory_limited_by: str
     num_cores: int
+    """Physical ones that this process may use."""
+    num_cpus: int
+    """Hyper-threads too, whatever its quota is."""
     cpu_name: str
     cpu_features: frozenset[str]
     native_kernels: bool
@@ -46,6 +49,7 @@ def read_machine(root: Path = Path("/")) -> Machine:
         total_memory=total,
         memory_limited_by=limited_by,
         num_cores=_num_cores(root),
+        num_cpus=sum(map(len, allowed_cores(root))),
         cpu_name=name,
         cpu_features=features,
         native_kernels=has_native_module(),

@@ -48,9 +48,6 @@ def resolve(config: EngineConfig, model: ModelConfig, machine: Machine) -> Resol
     """Decide everything. Raises OutOfMemoryError with the planner's remedy, or InvalidRequestError."""
     return _Resolver(config, model, machine).resolve()
 
-MAX_THREADS_A_CORE = 4
-"""Hyper-threads, and some for tests."""
-
 
 class _Resolver:
     """One pass over the knobs. `reasons` grows in the order of the decisions, each of which rests on those before."""
@@ -143,23 +140,14 @@ class _Resolver:
         return packed_cache
 
     def _num_threads(self) -> int:
-        asked, cores = self.config.num_threads, self.machine.num_cores
+        asked, cores, cpus = self.config.num_threads, self.machine.num_cores, self.machine.num_cpus
         if asked is None:
             self.reasons.append(f"num_threads {cores}: the physical cores this process may use.")
             return cores
-        if asked > MAX_THREADS_A_CORE * cores:
-            raise InvalidRequestError(
-                f"num_threads {asked} is far more than the {cores} physical cores this process may use; ask for"
-                f" {cores}, or for none.",
-                field="num_threads",
-                value=asked,
-            )
-        if asked > cores:
-            self.reasons.append(
-                f"num_threads {asked}: more than the {cores} physical cores this process may use, so that threads wait"
-                f" for each other; {cores} are faster."
-            )
-        return asked
+        if asked > cpus:
+            # Members of a team that share a CPU wait for each other at every kernel's end: many times as slow.
+            self.reasons.append(f"num_threads {cpus}, not {asked}: this process may use no more CPUs.")
+        return min(asked, cpus)
 
     def _whole_context(self, dtype: ResolvedDType, *, native: bool) -> Demand:
         """The least that must fit: one sequence of the whole context."""

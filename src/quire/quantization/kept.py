@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -119,8 +119,8 @@ class KeptWeights:
             logger.info("Weights are packed anew: of %s, %s.", self._path, error)
             self._source.close()
             self._source = None
-            # The next start finds none and writes it whole.
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):  # The next start finds none and writes it whole.
+                self._path.unlink()
             return None
         for part in parts:
             part.pass_over()
