@@ -39,6 +39,24 @@ def check_whole_number(name: str, value: object, low: int) -> None:
         raise InvalidRequestError(f"{name} must be a whole number >= {low}, got {value!r}.", field=name, value=value)
 
 
+def check_kinds(config: Any) -> None:
+    """Raises InvalidRequestError for a knob of `config` that is text, a number, or true or false by default, and now something else: 'no' would
+    count as true."""
+    kinds: dict[type, tuple[tuple[type, ...], str]] = {
+        bool: ((bool,), "true or false"),
+        str: ((str,), "text"),
+        int: ((int,), "a whole number"),
+        float: ((int, float), "a number"),
+    }
+    for knob_field in fields(config):
+        value = getattr(config, knob_field.name)
+        of, wanted = kinds.get(type(knob_field.default), ((object,), ""))
+        if not isinstance(value, of) or (isinstance(value, bool) and wanted and bool not in of):
+            raise InvalidRequestError(
+                f"{knob_field.name} must be {wanted}, got {value!r}.", field=knob_field.name, value=repr(value)
+            )
+
+
 def check_choices(config: Any) -> None:
     """Raises InvalidRequestError for a knob of `config` whose value is none of its choices."""
     for knob_field in fields(config):
@@ -129,8 +147,10 @@ class EngineConfig:
             ("num_blocks", 2),
             ("max_model_len", 1),
             ("num_threads", 1),
+            ("seed", 0),
         ):
             check_whole_number(name, getattr(self, name), low)
+        check_kinds(self)
         if not 0.0 < self.memory_utilization <= 1.0:
             raise InvalidRequestError(
                 f"memory_utilization must be in (0, 1], got {self.memory_utilization!r}.",

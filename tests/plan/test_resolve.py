@@ -97,7 +97,7 @@ def test_types_without_a_kernel_are_named_with_what_they_cost(smollm2_config: Mo
         assert not any("Q2_K" in reason for reason in resolve(asked, model, machine).reasons)
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int8-g128", "int4"])
+@pytest.mark.parametrize("quantization", ["int8", "int8-g64", "int4"])
 def test_weights_that_cannot_be_rounded_are_counted(
     smollm2_config: ModelConfig, machine: Machine, quantization: Any
 ) -> None:
@@ -275,8 +275,22 @@ def test_without_native_kernels_the_start_says_what_is_lost_and_how_to_get_it(
         *({"quantization": name} for name in get_args(Quantization) if name != "none"),
     )
     for asked in refused:
-        with pytest.raises(InvalidRequestError, match=r"native kernels were not built|choose backend cpu"):
+        with pytest.raises(InvalidRequestError, match="native kernels were not built; install a C"):
             resolve(EngineConfig(**asked), smollm2_config, bare)
+    with pytest.raises(
+        InvalidRequestError, match="int8 needs the native kernels, and float16 has no native kernels; choose"
+    ):
+        resolve(EngineConfig(quantization="int8", dtype="float16"), smollm2_config, machine)
+
+
+def test_groups_that_are_smaller_than_asked_for_are_told(smollm2_config: ModelConfig, machine: Machine) -> None:
+    def lines(quantization: Any) -> list[str]:
+        return reasons_about(resolve(EngineConfig(quantization=quantization), smollm2_config, machine), "quantization")
+
+    assert lines("int4-g64") == lines("int8") == []
+    assert lines("int4-g128") == [
+        "quantization int4-g128: rows of inputs are whole groups, so groups are of 96 for 576."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import threading
 import weakref
 
 import numpy as np
 import numpy.typing as npt
+
+from quire.errors import OutOfMemoryError
 
 LINE = 64
 CHUNK = 64 << 20
@@ -18,9 +21,18 @@ def fresh_memory(num_bytes: int, *, touched: bool = False) -> mmap.mmap:
     """Zeros, at least one byte, given back with the last array made of it.
 
     In the system's small pages, one by one as they are written: of large ones a step would wait for many at the same time.
-    `touched`: all at once and now, in large pages where the system has them.
+    `touched`: all at once and now, in large pages where the system has them. Raises OutOfMemoryError where a limit of addresses
+    is reached (ulimit -v, overcommitting forbidden): then even memory that nobody writes is refused.
     """
-    memory = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise OutOfMemoryError(
+            f"The system refused {num_bytes / 2**20:,.0f} MiB of addresses to this process; raise its limit (ulimit -v), or"
+            " lower num_blocks or memory_utilization."
+        ) from error
     if touched:
         ask_for_large_pages(memory)
         # One byte of each page; numpy lets other threads run meanwhile.

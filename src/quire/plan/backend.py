@@ -8,7 +8,7 @@ from quire.checkpoint.model_config import ModelConfig
 from quire.config import MAX_RECORDED_TOKENS, EngineConfig
 from quire.core.kv_layout import BYTES_PER_ELEMENT
 from quire.core.native import KEYS_PER_PANEL, MAX_HEADS_PER_KV_HEAD, instruction_sets
-from quire.core.quantization import ROUNDINGS, SMALLEST_GROUP, Quantization
+from quire.core.quantization import LARGEST_GROUP, ROUNDINGS, SMALLEST_GROUP, Quantization
 from quire.errors import InvalidRequestError
 from quire.plan.dtype import ResolvedDType
 from quire.plan.machine import Machine
@@ -32,7 +32,7 @@ def choose_backend(
 ) -> tuple[ResolvedBackend, str | None]:
     """`cpu` where its kernels were built, for models of the dtypes they have; `torch` elsewhere.
 
-    With the reason, where it was not given. Raises InvalidRequestError for a `cpu` that cannot be.
+    With the reason, where it was not given. Raises InvalidRequestError for a `cpu` that cannot be, and for what only it can do.
     """
     lacking = _native_lack(model, machine, dtype)
     if config.backend == "cpu" and lacking is not None:
@@ -41,7 +41,21 @@ def choose_backend(
         return config.backend, None
     if lacking is None:
         return "cpu", "backend cpu: the native kernels, which are the fastest."
+    for knob in _asks_for_native(config):
+        value = getattr(config, knob)
+        raise InvalidRequestError(f"{knob} {value} needs the native kernels, and {lacking}.", field=knob, value=value)
     return "torch", f"backend torch: {lacking}. {WITHOUT_NATIVE}"
+
+
+def _asks_for_native(config: EngineConfig) -> list[str]:
+    """The knobs whose values no other kernels know."""
+    asked = {
+        "quantization": config.quantization not in ("auto", "none"),
+        "kv_cache_dtype": config.kv_cache_dtype != "auto",
+        "instruction_set": config.instruction_set != "auto",
+        "packed_cache": config.packed_cache == "on",
+    }
+    return [knob for knob, asks in asked.items() if asks]
 
 
 def runs_native(config: EngineConfig, model: ModelConfig, machine: Machine) -> bool:
@@ -113,11 +127,28 @@ def weights_left_as_floats(quantization: Quantization, model: ModelConfig, dtype
     counts = model.weights_by_inputs()
     uneven = sorted(num_inputs for num_inputs in counts if num_inputs % SMALLEST_GROUP)
     if not uneven:
-        return []
+        return _smaller_groups(quantization, sorted(counts))
     return [
         f"{sum(counts[num_inputs] for num_inputs in uneven)} of {counts.total()} weights stay {dtype} with quantization"
-        f" {quantization}: their inputs ({', '.join(map(str, uneven))}) are no multiple of {SMALLEST_GROUP}."
+        f" {quantization}: their inputs ({', '.join(map(str, uneven))}) are no multiple of {SMALLEST_GROUP}.",
+        *_smaller_groups(quantization, sorted(counts)),
     ]
+
+
+def _smaller_groups(quantization: str, counts: list[int]) -> list[str]:
+    """A line where rows of so many inputs are no whole groups of the size that was asked for."""
+    rounding = ROUNDINGS[quantization]
+    found = {num_inputs: rounding.group_of(num_inputs) for num_inputs in counts}
+    smaller = [
+        f"of {size} for {num_inputs}"
+        for num_inputs, size in found.items()
+        if size is not None and size < rounding.group_size < LARGEST_GROUP
+    ]
+    return (
+        [f"quantization {quantization}: rows of inputs are whole groups, so groups are {', '.join(smaller)}."]
+        if smaller
+        else []
+    )
 
 
 def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: ResolvedBackend) -> list[str]:
