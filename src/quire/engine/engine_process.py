@@ -65,6 +65,7 @@ class EngineOrders(msgspec.Struct, frozen=True):
     directory: str
     num_clients: int
     parent_fd: int
+    log_level: int
 
 
 @dataclass(slots=True)
@@ -249,7 +250,7 @@ def _outputs_socket(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zm
 def main() -> int:
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineOrders)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(orders.log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit_at_once)
     leave_with_parent(orders.parent_fd, orders.directory)

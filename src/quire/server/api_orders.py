@@ -17,3 +17,4 @@ class ApiOrders(msgspec.Struct, frozen=True):
     listener_fd: int
     parent_fd: int
     engine_fd: int
+    log_level: int

@@ -133,7 +133,7 @@ def _raise_file_limit() -> int:
 def main() -> None:
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=ApiOrders)
     configure_logging(orders.server.log_format)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(orders.log_level)
     leave_with_parent(orders.parent_fd, orders.directory)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     uvloop_factory = _loop_factory()

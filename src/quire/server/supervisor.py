@@ -86,6 +86,7 @@ class Supervisor:
                 "directory": directory,
                 "num_clients": server.api_workers,
                 "parent_fd": parent_read,
+                "log_level": logger.getEffectiveLevel(),
             },
             (parent_read, engine_end),
             environment,
@@ -102,6 +103,7 @@ class Supervisor:
                     "listener_fd": listener.fileno(),
                     "parent_fd": parent_read,
                     "engine_fd": engine_read,
+                    "log_level": logger.getEffectiveLevel(),
                 },
                 (parent_read, engine_read, listener.fileno()),
                 environment,
@@ -127,7 +129,8 @@ class Supervisor:
                     return code
 
     def _check_children(self) -> int | None:
-        """The exit code if the server cannot go on. A lost engine does not end it: clients and probes get 503."""
+        """The exit code if the server cannot go on. An engine that is lost does not end it, once it was there: clients and
+        probes get 503."""
         lost = next((child for child in self._api if child.ended), None)
         if lost is not None:
             logger.error("%s ended with code %s; stopping.", lost.name, lost.process.returncode)
@@ -135,8 +138,9 @@ class Supervisor:
         if self._engine.ended and not self._engine_was_lost:
             self._engine_was_lost = True
             code = self._engine.process.returncode
-            if code == 1 and not self._engine_was_ready():
-                # It has said why: the model is missing, damaged, unsupported or too large.
+            if not self._engine_was_ready():
+                if code != 1:  # Else it has said why: the model is missing, damaged, unsupported or too large.
+                    logger.error("The engine process ended with code %s before it was ready; stopping.", code)
                 return self._stop(1, 0.0)
             logger.error("The engine process ended with code %s; requests get 503 until the server is restarted.", code)
         return None

@@ -252,6 +252,39 @@ def test_case_24_a_signal_while_loading(smollm2: str, executor: str, number: int
         assert all(is_gone(pid) for pid in everyone)
 
 
+def test_an_engine_that_is_killed_while_loading_ends_the_server(smollm2: str) -> None:
+    """As by a system without memory: nothing could ever be served."""
+    with own_server(smollm2, "--executor", "uniproc", ready=False) as server:
+        wait_for(lambda: server.children("quire.engine.engine_process"), "an engine process")
+        everyone = descendants(server.pid)
+        os.kill(server.engine_pid, signal.SIGKILL)
+        assert server.wait_exit() == 1
+        assert all(is_gone(pid) for pid in everyone)
+        assert "ended with code -9 before it was ready" in server.log()
+
+
+def test_a_quiet_server_says_nothing(smollm2: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "quire.cli.main", "serve", smollm2, "--quiet", "--port", str(port), *NULL]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE_S) as client:
+
+            def answers() -> bool:
+                try:
+                    return client.get("/health/ready").status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            wait_for(answers, "becoming ready")
+            assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+    finally:
+        server.terminate()
+        output, errors = server.communicate(timeout=PATIENCE_S)
+    assert (output, errors) == (b"", b"")
+
+
 def test_case_25_port_in_use(smollm2: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
