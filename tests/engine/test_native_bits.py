@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.core.native import has_native_module
 from quire.core.outputs import RequestOutput
+from quire.kernels.native import instruction_sets
 from quire.plan.machine import read_machine
 from quire.worker.step_programs import Wanted
 
@@ -75,6 +77,23 @@ def test_the_bits_do_not_depend_on_batch_chunks_threads_or_programs(
     with LLM(name, backend="cpu", num_blocks=400, **config) as llm:
         warm = [llm.generate(PROMPTS, PARAMS, use_tqdm=False) for _ in range(2)]  # type: ignore[arg-type]
     assert [answers(outputs) for outputs in warm] == [expected] * 2
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("quantization", ["none", "int8", "int8-g32", "int4", "int4-symmetric"])
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+def test_the_bits_of_each_instruction_set(
+    instruction_set: str, quantization: str, kv_cache_dtype: str, tiny_gemma: Path
+) -> None:
+    config = {
+        "instruction_set": instruction_set,
+        "quantization": quantization,
+        "kv_cache_dtype": kv_cache_dtype,
+        "dtype": "bfloat16",
+    }
+    expected = run(str(tiny_gemma), num_threads=2, **config)
+    assert run(str(tiny_gemma), enforce_eager=True, num_threads=1, max_num_seqs=1, **config) == expected
+    assert run(str(tiny_gemma), max_num_batched_tokens=17, num_threads=1, **config) == expected
 
 
 @pytest.mark.parametrize(

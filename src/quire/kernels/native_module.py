@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.core.cores import allowed_cores
 from quire.core.native import has_native_module
-from quire.errors import InvalidRequestError
+from quire.errors import InvalidRequestError, QuireError
 from quire.kernels.recording import current_recording
 
 
@@ -72,8 +72,13 @@ def current_program(*, by_token: bool = False) -> Any:
 
 @cache
 def module() -> ModuleType:
-    """quire._native; only files of this folder call it."""
-    found = importlib.import_module("quire._native")
+    """quire._native; only files of this folder call it. Raises QuireError where it is there and cannot be loaded."""
+    try:
+        found = importlib.import_module("quire._native")
+    except ImportError as error:
+        raise QuireError(
+            f"The native kernels cannot be loaded ({error}); install quire again, or choose backend torch."
+        ) from error
     found.use_cores(allowed_cores())
     return found
 

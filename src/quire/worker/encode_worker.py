@@ -18,7 +18,7 @@ from quire.kernels.tensor import Tensor, Tensors
 from quire.layers.pooling import pool, shorten_and_normalize
 from quire.models.encoders import load_encoder
 from quire.worker.encode_program import EncodeProgram
-from quire.worker.step_threads import prepare_thread
+from quire.worker.step_threads import prepare_thread, tell_what_computes
 
 
 class EncodeWorker:
@@ -26,6 +26,7 @@ class EncodeWorker:
         self._config = config
         self._ops = ops = select_ops(config.backend)
         prepare_thread(ops, config)
+        tell_what_computes(config)
         self._tensors = ops.tensors
         dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, dtype, checkpoint.config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +12,8 @@ from quire.config import WorkerConfig
 from quire.core.interrupts import unbroken
 from quire.kernels import native
 from quire.kernels.ops import Ops
+
+logger = logging.getLogger("quire")
 
 Plan = TypeVar("Plan")
 Result = TypeVar("Result")
@@ -107,6 +110,12 @@ class OnStepThread(Generic[Plan, Result]):
 
 def step_thread(config: WorkerConfig) -> StepThread[Any, Any]:
     return OwnThread() if config.own_thread else CallersThread()
+
+
+def tell_what_computes(config: WorkerConfig) -> None:
+    """What `auto` came to: the system may keep a process from what its CPU has (tiles)."""
+    if config.backend == "cpu":
+        logger.info("Native kernels: %s, %d threads.", native.instruction_sets()[0], native.thread_count())
 
 
 def prepare_thread(ops: Ops, config: WorkerConfig) -> None:

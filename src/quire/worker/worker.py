@@ -15,7 +15,7 @@ from quire.models.registry import load_model
 from quire.sampling.grammar import Grammars
 from quire.worker.kv_cache import KVCache
 from quire.worker.model_runner import ModelRunner
-from quire.worker.step_threads import prepare_thread
+from quire.worker.step_threads import prepare_thread, tell_what_computes
 
 
 class Worker:
@@ -23,6 +23,7 @@ class Worker:
         self._config = config
         self._ops = ops = select_ops(config.backend)
         prepare_thread(ops, config)
+        tell_what_computes(config)
         self._tensors = ops.tensors
         dtype = ops.tensors.dtype(config.dtype)
         attention = select_backend(config.backend, dtype, checkpoint.config, config.kv_cache_dtype)
