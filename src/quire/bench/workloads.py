@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,15 @@ class Lengths:
 
 
 def parse_lengths(text: str) -> Lengths:
-    """ "128" or "128:512". Raises ValueError, as argparse expects of a type."""
+    """ "128" or "128:512", for argparse."""
     low, _, high = text.partition(":")
-    lengths = Lengths(int(low), int(high or low))
-    if not 1 <= lengths.low <= lengths.high:
-        raise ValueError(text)
-    return lengths
+    with suppress(ValueError):
+        lengths = Lengths(int(low), int(high or low))
+        if 1 <= lengths.low <= lengths.high:
+            return lengths
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no number of tokens from 1 on, such as 128, nor a range such as 128:512"
+    )
 
 
 def synthetic_workload(

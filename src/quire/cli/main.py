@@ -60,10 +60,11 @@ class Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0 success, 1 a QuireError, 2 wrong usage (through SystemExit), 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
-    args = make_parser(arguments).parse_args(arguments)
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
-    logging.getLogger("quire").setLevel(logging.WARNING if args.quiet else logging.INFO)
+    args = argparse.Namespace(debug=False)
     try:
+        args = make_parser(arguments).parse_args(arguments)
+        logging.basicConfig(format="%(message)s", stream=sys.stderr)
+        logging.getLogger("quire").setLevel(logging.WARNING if args.quiet else logging.INFO)
         code = args.run(args)
         sys.stdout.flush()
     except QuireError as error:

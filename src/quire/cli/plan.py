@@ -21,6 +21,7 @@ from quire.plan.dtype import choose_dtype
 from quire.plan.machine import read_machine
 from quire.plan.memory import Demand, plan_memory
 from quire.plan.render import render_plan
+from quire.plan.resolve import check_context
 from quire.plan.sizes import parse_size
 
 
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> None:
         raise InvalidRequestError(f"--concurrency must be at least 1, got {args.concurrency}.", field="concurrency")
     config = EngineConfig(model=args.model, **engine_arguments(args))
     model = open_checkpoint(config.model, with_weights=False).config
+    check_context(config, model)
     machine = read_machine()
     budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)
     quantization, _ = choose_quantization(config, model, machine)

@@ -22,7 +22,7 @@ def render_plan(name: str, model: ModelConfig, plan: MemoryPlan, dtype_reason: s
         _row("loading", need.loading, "before there are KV cache and activations"),
         _row("total", need.total, f"{'fits in' if plan.fits else 'does not fit in'} {format_size(plan.budget)}"),
         "",
-        f"  longest context with {sequences}: {_limit(plan.largest_context, model.max_position)}",
+        f"  longest context with {sequences}: {_limit(plan.largest_context, model)}",
         f"  most sequences of {demand.max_model_len:,} tokens{' in a step' if model.is_encoder else ''}:"
         f" {plan.largest_concurrency or 'none'}",
     ]
@@ -50,10 +50,15 @@ def _windows(model: ModelConfig) -> str:
     return f"{len(windows)} of {model.num_layers} layers keep only the last {max(windows):,}" if windows else ""
 
 
-def _limit(context: int, max_position: int) -> str:
+def _limit(context: int, model: ModelConfig) -> str:
     if context == 0:
         return "none"
-    return f"{context:,} tokens" + (" (the model's own limit)" if context == max_position else "")
+    if context < model.max_position:
+        return f"{context:,} tokens"
+    unasked = (
+        "" if model.default_context == context else f"; {model.default_context:,} unless max_model_len asks for more"
+    )
+    return f"{context:,} tokens (the model's own limit{unasked})"
 
 
 def _count(number: int, noun: str) -> str:

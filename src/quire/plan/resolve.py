@@ -49,6 +49,17 @@ def resolve(config: EngineConfig, model: ModelConfig, machine: Machine) -> Resol
     return _Resolver(config, model, machine).resolve()
 
 
+def check_context(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises InvalidRequestError for more tokens than the model was trained for."""
+    given, limit = config.max_model_len, model.max_position
+    if given is not None and given > limit:
+        raise InvalidRequestError(
+            f"max_model_len is {given}, but {config.model} was trained for {limit} tokens; lower max_model_len to {limit}.",
+            field="max_model_len",
+            value=given,
+        )
+
+
 class _Resolver:
     """One pass over the knobs. `reasons` grows in the order of the decisions, each of which rests on those before."""
 
@@ -171,14 +182,8 @@ class _Resolver:
 
     def _with_context(self, demand: Demand) -> Demand:
         """The demand with its context checked, where it was given, or else cut to what memory and num_blocks allow."""
-        given, limit = self.config.max_model_len, self.model.max_position
-        if demand.max_model_len > limit:
-            raise InvalidRequestError(
-                f"max_model_len is {given}, but {self.config.model} was trained for {limit} tokens;"
-                f" lower max_model_len to {limit}.",
-                field="max_model_len",
-                value=given,
-            )
+        check_context(self.config, self.model)
+        given = self.config.max_model_len
         limit = given or self.model.default_context
         fitting = min(limit, largest_context(self.model, demand, self.budget))
         least = given or min(SHORTEST_CONTEXT, limit)
