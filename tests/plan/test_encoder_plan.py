@@ -51,6 +51,14 @@ def test_nothing_is_reserved_for_kv(minilm_config: ModelConfig, machine: Machine
     assert not any(reason.startswith("num_blocks") for reason in config.reasons)
 
 
+def test_knobs_of_the_kv_cache_are_said_to_change_nothing(minilm_config: ModelConfig, machine: Machine) -> None:
+    config = resolve(EngineConfig(model="minilm", num_blocks=500, preallocate_kv_cache=True), minilm_config, machine)
+    assert (
+        "num_blocks, preallocate_kv_cache: an encoder keeps no keys and values, so this changes nothing."
+        in config.reasons
+    )
+
+
 def test_the_weights_and_a_step_are_what_it_needs(minilm_config: ModelConfig) -> None:
     need = plan_memory(minilm_config, demand(), 1024 * MIB).need
     assert need.weights == 4 * 22_565_376

@@ -12,7 +12,7 @@ from quire.config import EngineConfig
 from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError, OutOfMemoryError
 from quire.plan.machine import Machine
-from quire.plan.resolve import resolve
+from quire.plan.resolve import check_context, resolve
 from quire.plan.resolved_config import ResolvedConfig
 
 GIVEN: dict[str, Any] = {
@@ -281,6 +281,14 @@ def test_without_native_kernels_the_start_says_what_is_lost_and_how_to_get_it(
         InvalidRequestError, match="int8 needs the native kernels, and float16 has no native kernels; choose"
     ):
         resolve(EngineConfig(quantization="int8", dtype="float16"), smollm2_config, machine)
+
+
+def test_no_more_context_than_the_model_was_trained_for(smollm2_config: ModelConfig) -> None:
+    check_context(EngineConfig(max_model_len=8192), smollm2_config)
+    with pytest.raises(
+        InvalidRequestError, match="max_model_len is 9000, but smollm2 was trained for 8192 tokens; lower"
+    ):
+        check_context(EngineConfig(max_model_len=9000), smollm2_config)
 
 
 def test_groups_that_are_smaller_than_asked_for_are_told(smollm2_config: ModelConfig, machine: Machine) -> None:

@@ -23,6 +23,9 @@ WITHOUT_NATIVE = (
 )
 """What a start says that has to do without."""
 
+DEFAULTS = EngineConfig()
+OF_KV_BLOCKS = ("block_size", "num_blocks", "preallocate_kv_cache", "enable_prefix_caching", "eviction_policy")
+
 FEW_PARAMETERS = 30_000_000
 """Fewer are converted within the time that a start takes anyway."""
 
@@ -152,8 +155,11 @@ def _smaller_groups(quantization: str, counts: list[int]) -> list[str]:
 
 
 def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: ResolvedBackend) -> list[str]:
-    """A line for each that keeps the native kernels from their fastest way."""
-    if backend != "cpu" or model.is_encoder:
+    """A line for each that keeps the native kernels from their fastest way, and for those that an encoder has no use for."""
+    if model.is_encoder:
+        idle = [knob for knob in OF_KV_BLOCKS if getattr(config, knob) != getattr(DEFAULTS, knob)]
+        return [f"{', '.join(idle)}: an encoder keeps no keys and values, so this changes nothing."] if idle else []
+    if backend != "cpu":
         return []
     costs = []
     if config.block_size % KEYS_PER_PANEL:
