@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from quire.core.interrupts import DeferredInterrupt
 from quire.core.native import has_native_module
 from quire.core.outputs import RequestOutput
 from quire.kernels.native_module import thread_count
+from quire.plan.machine import read_machine
 from quire.worker.step_threads import CallersThread, OwnThread
 
 needs_native = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -104,7 +106,9 @@ def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
 
 
 @needs_native
-def test_whoever_asks_computes_with_the_workers_number_of_threads(tiny_llama: Path) -> None:
+def test_whoever_asks_computes_with_the_workers_number_of_threads(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts = []
 
     def generate() -> None:
@@ -113,6 +117,8 @@ def test_whoever_asks_computes_with_the_workers_number_of_threads(tiny_llama: Pa
 
     with ThreadPoolExecutor(1) as new_thread:
         count = new_thread.submit(thread_count).result() + 1
+    machine = replace(read_machine(), num_cpus=count)
+    monkeypatch.setattr("quire.engine.launch.read_machine", lambda: machine)
     with LLM(str(tiny_llama), backend="cpu", num_threads=count) as llm:
         asking = threading.Thread(target=generate)
         asking.start()
