@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "panel_place.h"
 #include "rotation.h"
 #include "weight_codes.h"
 
@@ -42,7 +43,7 @@ struct Offers {
     alignas(64) int32_t scale_bits[STEP], minimum_bits[STEP];
     float lowest, highest;
 
-    // Of MOST_OFFERS numbers each.
+    // Of STEP numbers each, the first MOST_OFFERS of which may be offered.
     void take(const float* scales, const float* minima) {
         for (int i = 0; i < STEP; i += LANES) {
             Ints bits = half_bits(load(scales + i)), of_minima = half_bits(load(minima + i));
@@ -82,33 +83,7 @@ struct Offers {
     }
 };
 
-// One output's place in its panel.
-struct Place {
-    uint8_t* codes;
-    uint8_t* header;
-    int lane;
-    bool has_minimum;
-
-    void put_8_bits(const uint8_t* from, int64_t count) const {
-        for (int64_t unit = 0; unit < count / UNIT; ++unit) std::memcpy(codes + (unit * PANEL + lane) * UNIT, from + unit * UNIT, UNIT);
-    }
-    // Of two units the second goes to the upper halves.
-    void put_4_bits(const uint8_t* from, int64_t count) const {
-        for (int64_t pair = 0; pair < count / (2 * UNIT); ++pair) {
-            uint32_t units[2];
-            std::memcpy(units, from + pair * 2 * UNIT, sizeof units);
-            units[0] |= units[1] << 4;
-            std::memcpy(codes + (pair * PANEL + lane) * UNIT, units, UNIT);
-        }
-    }
-    void put_scale(int64_t group, uint16_t scale, uint16_t minimum = 0) const {
-        uint8_t* to = header + group * PANEL * (has_minimum ? 4 : 2) + lane * 2;
-        std::memcpy(to, &scale, sizeof scale);
-        if (has_minimum) std::memcpy(to + PANEL * 2, &minimum, sizeof minimum);
-    }
-};
-
-void to_8_bits(const float* values, int64_t size, int64_t group, uint8_t* codes, const Place& place) {
+void to_8_bits(const float* values, int64_t size, int64_t group, uint8_t* codes, const PanelPlace& place) {
     constexpr float MOST = 127, ZERO = 128;
     Ints most = {};
     for (int64_t k = 0; k < size; k += LANES) most = max(most, magnitude_bits(load(values + k)));
@@ -157,7 +132,7 @@ int offer_scales(const float* values, int64_t size, Offers& offers) {
     return MOST_OFFERS;
 }
 
-void to_4_bits(const float* values, int64_t size, int64_t group, uint8_t* codes, const Place& place) {
+void to_4_bits(const float* values, int64_t size, int64_t group, uint8_t* codes, const PanelPlace& place) {
     Offers offers;
     int count = place.has_minimum ? offer_ranges(values, size, offers) : offer_scales(values, size, offers);
     int best = offers.best(values, size, count);
@@ -187,13 +162,13 @@ void round_rows(const RoundRowsCall& call, const Team& team) {
         uint8_t* to = call.panels + panel * call.panel_bytes;
         std::memset(to, 0, call.panel_bytes);
         for (int lane = 0; lane < PANEL && panel * PANEL + lane < call.num_rows; ++lane) {
-            Place place{to, to + call.header_offset, lane, call.has_minimum};
+            PanelPlace place{to, to + call.header_offset, lane, call.has_minimum};
             const float* row = call.rows + (panel * PANEL + lane) * call.num_inputs;
             if (call.rotated) row = rotated(row, call.num_inputs, of_row);
             for (int64_t k = 0; k < call.num_inputs; k += call.group_size)
                 (call.bits == 8 ? to_8_bits : to_4_bits)(row + k, call.group_size, k / call.group_size, codes + k, place);
-            if (call.bits == 8) place.put_8_bits(codes, call.num_inputs);
-            else place.put_4_bits(codes, call.num_inputs);
+            if (call.bits == 8) place.put_8_bits(codes, 0, call.num_inputs);
+            else place.put_4_bits(codes, 0, call.num_inputs);
         }
     });
 }

@@ -5,6 +5,7 @@
 
 #include "integer_rows.h"
 #include "kernels.h"
+#include "panel_place.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -40,26 +41,8 @@ struct Squares {
     float root() const { return std::sqrt(sum_of(lanes)) * ABOVE + TINY; }
 };
 
-// One output's place in its panel.
-struct Place {
-    uint8_t* codes;
-    uint8_t* header;
-    int lane;
-
-    // A group's, one in each byte: of two units the second goes to the upper halves.
-    void put_codes(int64_t group, const int8_t* from) const {
-        for (int64_t pair = 0; pair < SKETCH_GROUP / (2 * UNIT); ++pair) {
-            uint32_t units[2];
-            std::memcpy(units, from + pair * 2 * UNIT, sizeof units);
-            units[0] |= units[1] << 4;
-            std::memcpy(codes + ((group * SKETCH_GROUP / (2 * UNIT) + pair) * PANEL + lane) * UNIT, units, UNIT);
-        }
-    }
-    void put_scale(int64_t group, uint16_t bits) const { std::memcpy(header + (group * PANEL + lane) * 2, &bits, sizeof bits); }
-};
-
 // One group in 4 bits: `values` becomes what they lack.
-void round_group(float* values, int64_t group, const Place& place) {
+void round_group(float* values, int64_t group, const PanelPlace& place) {
     Floats high = {}, low = {};
     for (int64_t k = 0; k < SKETCH_GROUP; k += LANES) {
         high = max(high, load(values + k));
@@ -68,14 +51,15 @@ void round_group(float* values, int64_t group, const Place& place) {
     float most = max_of(high), least = max_of(low), extreme = most > least ? most : -least;
     float inverse = extreme != 0.0f ? LOWEST / extreme : 0.0f;
     float codes[SKETCH_GROUP];
-    int8_t bytes[SKETCH_GROUP];
+    uint8_t bytes[SKETCH_GROUP];
     Floats products = {}, squares = {};
     for (int64_t k = 0; k < SKETCH_GROUP; k += LANES) {
         Floats v = load(values + k), code = v * inverse;
         code = code > LOWEST ? code : fill(LOWEST);  // also of what is not a number
         code = __builtin_convertvector(to_nearest(code < HIGHEST ? code : fill(HIGHEST)), Floats);
         store(codes + k, code);
-        store(bytes + k, code + ZERO);
+        UnsignedQuarterBytes of_code = __builtin_convertvector(to_nearest(code + ZERO), UnsignedQuarterBytes);
+        std::memcpy(bytes + k, &of_code, sizeof of_code);
         products += code * v;
         squares += code * code;
     }
@@ -83,7 +67,7 @@ void round_group(float* values, int64_t group, const Place& place) {
     Half scale = to_half(all > 0.0f ? sum_of(products) / all : 0.0f);  // with which these codes lack least
     place.put_scale(group, scale.bits);
     for (int64_t k = 0; k < SKETCH_GROUP; k += LANES) store(values + k, load(values + k) - load(codes + k) * scale.value);
-    place.put_codes(group, bytes);
+    place.put_4_bits(bytes, group * SKETCH_GROUP, SKETCH_GROUP);
 }
 
 void add_squares(const float* values, int64_t count, float part, Squares& squares) {
@@ -91,7 +75,7 @@ void add_squares(const float* values, int64_t count, float part, Squares& square
 }
 
 // One row, in the sketch's order and without the second half of its fine columns.
-void sketch_row(float* values, const SketchRowsCall& call, int64_t row, const Place& place) {
+void sketch_row(float* values, const SketchRowsCall& call, int64_t row, const PanelPlace& place) {
     int64_t coarse = call.num_columns - 2 * FINE;
     Squares whole, lack;
     add_squares(values, coarse + FINE, 1.0f, whole);
@@ -116,7 +100,7 @@ void sketch_all(const SketchRowsCall& call, const Team& team) {
             const T* from = static_cast<const T*>(call.rows) + index * call.num_inputs;
             for (int64_t k = 0; k < call.num_inputs; k += LANES) store(row + k, load(from + k));
             for (int64_t k = 0; k < call.num_columns - FINE; ++k) ordered[k] = row[call.columns[k]];
-            sketch_row(ordered, call, index, {codes, codes + call.header_offset, lane});
+            sketch_row(ordered, call, index, {codes, codes + call.header_offset, lane, false});
         }
     });
 }

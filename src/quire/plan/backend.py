@@ -44,21 +44,22 @@ def choose_backend(
         return config.backend, None
     if lacking is None:
         return "cpu", "backend cpu: the native kernels, which are the fastest."
-    for knob in _asks_for_native(config):
+    knob = _asks_for_native(config)
+    if knob is not None:
         value = getattr(config, knob)
         raise InvalidRequestError(f"{knob} {value} needs the native kernels, and {lacking}.", field=knob, value=value)
     return "torch", f"backend torch: {lacking}. {WITHOUT_NATIVE}"
 
 
-def _asks_for_native(config: EngineConfig) -> list[str]:
-    """The knobs whose values no other kernels know."""
+def _asks_for_native(config: EngineConfig) -> str | None:
+    """A knob whose value no other kernels know."""
     asked = {
         "quantization": config.quantization not in ("auto", "none"),
         "kv_cache_dtype": config.kv_cache_dtype != "auto",
         "instruction_set": config.instruction_set != "auto",
         "packed_cache": config.packed_cache == "on",
     }
-    return [knob for knob, asks in asked.items() if asks]
+    return next((knob for knob, asks in asked.items() if asks), None)
 
 
 def runs_native(config: EngineConfig, model: ModelConfig, machine: Machine) -> bool:
@@ -147,11 +148,9 @@ def _smaller_groups(quantization: str, counts: list[int]) -> list[str]:
         for num_inputs, size in found.items()
         if size is not None and size < rounding.group_size < LARGEST_GROUP
     ]
-    return (
-        [f"quantization {quantization}: rows of inputs are whole groups, so groups are {', '.join(smaller)}."]
-        if smaller
-        else []
-    )
+    if not smaller:
+        return []
+    return [f"quantization {quantization}: rows of inputs are whole groups, so groups are {', '.join(smaller)}."]
 
 
 def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: ResolvedBackend) -> list[str]:
