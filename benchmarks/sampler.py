@@ -14,6 +14,7 @@ import torch
 from benchmarks.script import argument_parser, write_json
 
 from quire.core.sampling_params import SamplingParams
+from quire.sampling.backend import select_sampling
 from quire.sampling.sampler import Sampler, SamplingRow
 
 VOCAB_SIZE = 49_152
@@ -34,7 +35,7 @@ def measure(params: SamplingParams, num_rows: int, spread: float, num_calls: int
     """Milliseconds for one call; logits are normal with standard deviation `spread`."""
     logits = torch.randn(num_rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(0)) * spread
     rows = [SamplingRow(params, i, [(7 * j + i) % VOCAB_SIZE for j in range(600)], 300, [2]) for i in range(num_rows)]
-    sampler = Sampler(VOCAB_SIZE)
+    sampler = Sampler(VOCAB_SIZE, select_sampling("cpu", VOCAB_SIZE))
     seconds = []
     for _ in range(num_calls):
         start = time.process_time()

@@ -11,7 +11,7 @@ SOURCE = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
 
 
 def test_named_files_exist() -> None:
-    for name in re.findall(r"`([\w/]+\.py)`", PAGE):
+    for name in re.findall(r"`([\w/]+\.(?:py|h|cpp))`", PAGE):
         assert (ROOT / "src" / "quire" / name).exists() or (ROOT / name).exists(), name
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from quire.core.backend import Backend, BackendChoice
 from quire.core.kv_layout import KVCacheDType, KVCacheDTypeChoice
 from quire.core.native import INSTRUCTION_SETS
 from quire.core.quantization import Quantization, QuantizationChoice
@@ -13,7 +14,6 @@ from quire.errors import InvalidRequestError
 
 Task = Literal["generate", "embed"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-Backend = Literal["auto", "cpu", "torch", "reference"]
 PackedCache = Literal["auto", "on", "off"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 EvictionPolicyName = Literal["lru", "lfu"]
@@ -122,10 +122,10 @@ class EngineConfig:
         choices=get_args(PackedCache),
     )
     enforce_eager: bool = knob(False, "every step goes through Python: nothing is recorded and run as a program")
-    backend: Backend = knob(
+    backend: BackendChoice = knob(
         "auto",
         "kernels and attention: cpu is native and the fastest, torch needs no compiler, reference is plain and slow",
-        choices=get_args(Backend),
+        choices=get_args(BackendChoice),
     )
     instruction_set: str = knob(
         "auto",
@@ -135,7 +135,7 @@ class EngineConfig:
     num_steps_in_flight: int = knob(
         1, "steps planned before the first one's result is read (2 overlaps control with compute)"
     )
-    num_threads: int | None = knob(None, "compute threads (default: the cores this process may use)")
+    num_threads: int | None = knob(None, "compute threads (default: the physical cores this process may use)")
     seed: int | None = knob(None, "seed for requests that bring none (default: drawn at random)")
 
     def __post_init__(self) -> None:
@@ -254,7 +254,7 @@ class WorkerConfig:
     keep_packed: bool = False
     """Linear weights are read from quire's cache where they are there, and put there where they are not."""
     enforce_eager: bool = False
-    backend: Literal["cpu", "torch", "reference"]
+    backend: Backend
     instruction_set: str | None = None
     """Of the native kernels; None: the fastest that works."""
     num_threads: int
@@ -262,3 +262,8 @@ class WorkerConfig:
     """Computes on a thread of its own, not on the one that waits for its results."""
     max_num_seqs: int
     max_model_len: int
+
+    @property
+    def records_steps(self) -> bool:
+        """Whether steps run as programs of native kernels, without Python."""
+        return self.backend == "cpu" and not self.enforce_eager

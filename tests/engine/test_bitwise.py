@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from quire import LLM, RequestOutput, SamplingParams
+from quire.attention.select import BACKENDS
+from quire.config import MAX_RECORDED_TOKENS
 from quire.core.native import has_native_module
-from quire.worker.step_programs import Wanted
+from quire.core.places import load_place
+from quire.worker.step_programs import MAX_ROWS_TO_LOGITS, Wanted
 
 Engine = dict[str, Any]
 ENGINES: dict[str, Engine] = {
@@ -98,6 +101,9 @@ def test_alone_and_at_every_position_of_batches(model: Path, params: SamplingPar
                 assert among(llm, params, num_neighbours, position) == expected, (num_neighbours, position)
         for position in (0, 31, 63):
             assert among(llm, params, 63, position) == expected, position
+        assert among(llm, params, MAX_ROWS_TO_LOGITS + 16, 40) == expected, (
+            "logits of more rows than a program computes"
+        )
 
 
 @pytest.mark.parametrize("params", PROBE_PARAMS, ids=["greedy", "seeded"])
@@ -106,6 +112,31 @@ def test_chunk_budgets(model: Path, params: SamplingParams, budget: int, engine:
     expected = alone(model, params, engine)
     with LLM(str(model), **engine, max_num_batched_tokens=budget, max_num_seqs=min(budget, 16)) as llm:
         assert among(llm, params, 5, 3) == expected
+
+
+@pytest.mark.parametrize("params", PROBE_PARAMS, ids=["greedy", "seeded"])
+def test_a_step_too_long_to_be_recorded(model: Path, params: SamplingParams, engine: Engine) -> None:
+    """Beside steps that are."""
+    assert sum(map(len, prompts(15, seed=15))) > MAX_RECORDED_TOKENS
+    expected = alone(model, params, engine)
+    with LLM(str(model), **engine, max_num_batched_tokens=2048) as llm:
+        assert among(llm, params, 15, 7) == expected
+
+
+CLAIMS = [
+    (backend, str(dtype))
+    for backend, place in BACKENDS.items()
+    for dtype in sorted(load_place(place)().capabilities.bitwise_dtypes)
+    if backend != "cpu" or has_native_module()
+]
+
+
+@pytest.mark.parametrize(("backend", "dtype"), CLAIMS)
+def test_every_dtype_that_a_backend_claims(model: Path, backend: str, dtype: str) -> None:
+    engine: Engine = {"backend": backend, "dtype": dtype, "seed": 7, "num_threads": 2}
+    expected = alone(model, PROBE_PARAMS[1], engine)
+    with LLM(str(model), **engine, max_num_batched_tokens=37, max_num_seqs=8) as llm:
+        assert among(llm, PROBE_PARAMS[1], 7, 3) == expected
 
 
 def test_prefix_cache_cold_and_warm(model: Path, engine: Engine) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kernels.torch_arrays import as_array
 
 from quire.kernels import array, native, native_linear, native_sketch, native_steps
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
 from quire.kernels.recording import current_recording
-from quire.kernels.torch_on_arrays import as_array
 from quire.quantization import panels
 
 GUARD = 256  # bytes on each side

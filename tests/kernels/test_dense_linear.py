@@ -7,12 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.forced import SETS, assert_added_and_rounded_once, forced, rows_of
+from tests.kernels.torch_arrays import as_array, as_torch
 
 from quire.core.native import has_native_module
 from quire.kernels import native
 from quire.kernels.dtype import dtype_of
 from quire.kernels.native_linear import DensePanels, dense_gated, dense_linear, dense_rows, empty_dense, pack_
-from quire.kernels.torch_on_arrays import as_array, as_torch
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 

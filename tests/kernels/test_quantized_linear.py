@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.forced import SETS, TILES, assert_added_and_rounded_once, forced, rows_of
+from tests.kernels.torch_arrays import as_torch
 
 from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
@@ -16,21 +17,19 @@ from quire.core.quantization import ROUNDINGS, Rounding
 from quire.kernels import native
 from quire.kernels.dtype import dtype_of
 from quire.kernels.native_linear import panel_rows, quantized_gated, quantized_linear
+from quire.kernels.panel_twin import fill_panels, layout_of
 from quire.kernels.panels import (
     PANEL,
     PanelLayout,
     PanelWeight,
     can_follow,
     empty_panels,
-    fill_panels,
     join_panels,
-    layout_of,
     layout_of_blocks,
     pack_blocks,
 )
 from quire.kernels.rotation import rotated
 from quire.kernels.tensor import Normalized
-from quire.kernels.torch_on_arrays import as_torch
 from quire.quantization.rounding import round_rows
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")

@@ -11,7 +11,8 @@ from quire.core.arrays import Float32Array
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS, Rounding
 from quire.kernels import native
-from quire.kernels.panels import PanelLayout, fill_panels, layout_of, round_to_panels
+from quire.kernels.panel_twin import fill_panels, layout_of
+from quire.kernels.panels import PanelLayout, round_to_panels
 from quire.quantization.rounding import round_rows
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")

@@ -16,7 +16,8 @@ from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, pack_, panel_rows, quantized_linear
 from quire.kernels.native_sketch import FINE, Sketch, can_sketch, most_likely_by_sketch
 from quire.kernels.native_steps import most_likely
-from quire.kernels.panels import PANEL, PanelWeight, empty_panels, fill_panels, layout_of
+from quire.kernels.panel_twin import fill_panels, layout_of
+from quire.kernels.panels import PANEL, PanelWeight, empty_panels
 from quire.kernels.recording import Arena
 from quire.quantization.few_bits import PanelTable
 from quire.quantization.panels import PanelsTable

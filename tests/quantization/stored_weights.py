@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 
 from quire.checkpoint.gguf.block_codes import BlockRows
-from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.array import Array, Arrays
 from quire.kernels.torch_tensors import TorchTensors
 
@@ -46,25 +45,22 @@ class FloatWeight:
     def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
         return False
 
-    def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
-        return None
-
 
 @dataclass(frozen=True)
 class CodedWeight:
     """A StoredWeight of few bits."""
 
-    stored: QuantizedRows
+    stored: BlockRows
 
     name: str = "weight"
 
     @property
     def num_outputs(self) -> int:
-        return self.stored.codes.shape[0]
+        return len(self.stored.rows)
 
     @property
     def num_inputs(self) -> int:
-        return self.stored.codes.shape[1]
+        return self.stored.num_inputs
 
     def pass_over(self) -> None:
         raise AssertionError("it is to be read")
@@ -76,12 +72,4 @@ class CodedWeight:
         raise AssertionError("it is read as it is stored")
 
     def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
-        return False
-
-    def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
-        fields = ("codes", "scale", "minimum", "group_scale", "group_minimum")
-        for first in range(0, self.num_outputs, num_rows):
-            parts = {name: getattr(self.stored, name) for name in fields}
-            yield replace(
-                self.stored, **{n: None if p is None else p[first : first + num_rows] for n, p in parts.items()}
-            )
+        return fill(self.stored)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.kernels.torch_arrays import as_torch
 from tests.quantization.stored_weights import CodedWeight, FloatWeight
 
-from quire.checkpoint.gguf.block_codes import CODE_TYPES
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels.cpu_ops import CpuOps
 from quire.kernels.dtype import DType, dtype_of
-from quire.kernels.torch_on_arrays import as_torch
 from quire.quantization.few_bits import PanelTable, Stored
 from quire.quantization.panels import PanelsTable
 from quire.quantization.select import select_method
@@ -30,7 +30,7 @@ def coded(name: str, num_outputs: int, seed: int = 0) -> tuple[CodedWeight, torc
     blocks = raw.view(block_type.layout).reshape(-1)
     for field in {"d", "m", "dmin"} & set(block_type.layout.names or ()):
         blocks[field] = rng.uniform(-0.01, 0.01, len(blocks)).astype(np.float16)
-    rows = CODE_TYPES[name].rows(blocks.reshape(num_outputs, num_blocks))
+    rows = BlockRows(name, NUM_INPUTS, raw.reshape(num_outputs, -1), np.arange(num_outputs))
     return CodedWeight(rows), torch.from_numpy(block_type.dequantize(blocks).reshape(num_outputs, -1))
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels.torch_arrays import as_torch
 from tests.quantization.stored_weights import FloatWeight
 
 from quire.core.native import has_native_module
@@ -15,7 +16,6 @@ from quire.kernels.cpu_ops import CpuOps
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels
 from quire.kernels.rotation import rotated
-from quire.kernels.torch_on_arrays import as_torch
 from quire.quantization.rounding import round_rows
 from quire.quantization.select import select_method
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.engine.small_tokenizers import byte_level_json, sentencepiece_json, small_tokenizer, tokenizer_files
+from tests.sampling.backends import FASTEST
 
 from quire.checkpoint.tokenizer_files import TokenizerFiles
 from quire.core.sampling_params import SamplingParams
@@ -152,7 +153,7 @@ FIELDS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", FIELDS, ids=["greedy", "drawn", "nudged"])
 def test_a_structured_row_is_bitwise_the_same_beside_any_others(fields: dict[str, Any]) -> None:
     logits = torch.randn(9, VOCAB_SIZE, generator=torch.Generator().manual_seed(3)) * 3
-    grammars, sampler = grammars_of("byte-level"), Sampler(VOCAB_SIZE)
+    grammars, sampler = grammars_of("byte-level"), Sampler(VOCAB_SIZE, FASTEST(VOCAB_SIZE))
     output = small_tokenizer("byte-level").encode("the", add_special_tokens=False)
     alone = sampler.sample(logits[:1].numpy(), [row(grammars_of("byte-level"), fields, output)])
     assert alone[0].error is None
@@ -171,7 +172,9 @@ def test_a_structured_row_is_bitwise_the_same_beside_any_others(fields: dict[str
 def test_the_reported_logprobs_are_the_models_own() -> None:
     logits = torch.full((1, VOCAB_SIZE), -1.0)
     logits[0, 200] = 3.0
-    outcome = Sampler(VOCAB_SIZE).sample(logits.numpy(), [row(grammars_of("byte-level"), {"temperature": 0.0})])[0]
+    outcome = Sampler(VOCAB_SIZE, FASTEST(VOCAB_SIZE)).sample(
+        logits.numpy(), [row(grammars_of("byte-level"), {"temperature": 0.0})]
+    )[0]
     assert outcome.token_id != 200
     assert outcome.logprobs is not None
     assert outcome.logprobs.token_ids[1] == 200
@@ -179,7 +182,7 @@ def test_the_reported_logprobs_are_the_models_own() -> None:
 
 
 def test_nothing_left_names_structured_output_among_the_causes() -> None:
-    outcome = Sampler(VOCAB_SIZE).sample(
+    outcome = Sampler(VOCAB_SIZE, FASTEST(VOCAB_SIZE)).sample(
         torch.zeros(1, VOCAB_SIZE).numpy(), [row(grammars_of("byte-level"), {"allowed_token_ids": [200]})]
     )[0]
     assert "structured_outputs" in (outcome.error or "")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.sampling.backends import BACKENDS
+from tests.sampling.backends import BACKENDS, FASTEST
 
 from quire.core.sampling_params import SamplingParams
 from quire.kernels import native
@@ -140,7 +140,7 @@ def next_logits(token_ids: list[int], vocab_size: int) -> torch.Tensor:
 def test_a_row_rebuilt_at_any_step_goes_on_as_before(probe: str) -> None:
     """After a preemption or a fork a new row starts over a longer list; its derived state must be as if it had lived."""
     params = SamplingParams(**PROBES[probe])
-    sampler, lived, rebuilt = Sampler(501), list(HISTORY), list(HISTORY)
+    sampler, lived, rebuilt = Sampler(501, FASTEST(501)), list(HISTORY), list(HISTORY)
     row = SamplingRow(params, 77, lived, 20, [2, 5])
     for step in range(60):
         lived.append(sampler.sample(next_logits(lived, 501).numpy(), [row])[0].token_id)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.sampling import oracle
-from tests.sampling.backends import BACKENDS, NEAREST
+from tests.sampling.backends import BACKENDS, FASTEST, NEAREST
 
 from quire.core.arrays import Float32Array
 from quire.core.sampling_params import SamplingParams
@@ -200,6 +200,6 @@ def test_min_tokens_releases_the_stop_tokens_in_time() -> None:
     row = SamplingRow(params, 0, token_ids, 3, [1, 2])
     chosen = []
     for _ in range(4):
-        chosen.append(Sampler(4).sample(torch.tensor([[0.0, 9.0, 8.0, 1.0]]).numpy(), [row])[0].token_id)
+        chosen.append(Sampler(4, FASTEST(4)).sample(torch.tensor([[0.0, 9.0, 8.0, 1.0]]).numpy(), [row])[0].token_id)
         token_ids.append(chosen[-1])
     assert chosen == [3, 3, 1, 1]

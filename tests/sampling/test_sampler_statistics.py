@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.sampling import oracle
-from tests.sampling.backends import BACKENDS
+from tests.sampling.backends import BACKENDS, FASTEST
 
 from quire.core.sampling_params import SamplingParams
 from quire.sampling.sampler import Sampler, SamplingRow
@@ -93,7 +93,7 @@ def test_positions_of_one_request() -> None:
     token_ids: list[int] = []
     rows = [SamplingRow(params, 3, [0] * position, 0, []) for position in range(1, 2001)]
     logits = torch.tensor(LOGITS).expand(len(rows), V)
-    token_ids = [token.token_id for token in Sampler(V).sample(logits.numpy(), rows)]
+    token_ids = [token.token_id for token in Sampler(V, FASTEST(V)).sample(logits.numpy(), rows)]
     assert_drawn_from(exact(params), token_ids)
     values = np.array(token_ids, float)
     for lag in (1, 2, 7):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sampling.backends import BACKENDS
 
 from quire.core.sampling_params import SamplingParams
 from quire.sampling.sampler import Sampler, SamplingRow
@@ -14,17 +15,21 @@ from quire.sampling.sampler import Sampler, SamplingRow
 GOOD = [0.0, 3.0, 1.0, 2.0]
 NAN, INF = math.nan, math.inf
 
+pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+
 
 @pytest.mark.parametrize("neighbour", [{"temperature": 0.0}, {"top_p": 0.5}, {"temperature": 1.5}])
 @pytest.mark.parametrize("fields", [{"temperature": 0.0}, {}, {"top_p": 0.9, "top_k": 2}, {"logit_bias": {0: 1.0}}])
 @pytest.mark.parametrize(
     "bad", [[NAN, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, NAN], [NAN] * 4, [-INF] * 4, [INF, 1.0, 1.0, 1.0], [INF, -INF, NAN, 0.0]]
 )  # fmt: skip
-def test_logits_that_are_not_finite(bad: list[float], fields: dict[str, Any], neighbour: dict[str, Any]) -> None:
+def test_logits_that_are_not_finite(
+    bad: list[float], fields: dict[str, Any], neighbour: dict[str, Any], backend: str
+) -> None:
     def good_row() -> SamplingRow:
         return SamplingRow(SamplingParams(**neighbour, logprobs=2), 6, [1, 2], 1, [])
 
-    sampler = Sampler(4)
+    sampler = Sampler(4, BACKENDS[backend](4))
     expected = sampler.sample(torch.tensor([GOOD]).numpy(), [good_row()])[0]
     bad_row = SamplingRow(SamplingParams(**fields, logprobs=2), 5, [1, 2, 3], 1, [])
     first, second, third = sampler.sample(torch.tensor([GOOD, bad, GOOD]).numpy(), [good_row(), bad_row, good_row()])
@@ -45,20 +50,20 @@ def test_logits_that_are_not_finite(bad: list[float], fields: dict[str, Any], ne
         {"repetition_penalty": 1e-300, "temperature": 0.0, "frequency_penalty": 2.0},
     ],
 )
-def test_nothing_left_to_choose(fields: dict[str, Any]) -> None:
+def test_nothing_left_to_choose(fields: dict[str, Any], backend: str) -> None:
     row = SamplingRow(SamplingParams(**fields), 5, [1, 2, 0, 1], 1, [3])
-    token = Sampler(4).sample(torch.tensor([GOOD]).numpy(), [row])[0]
+    token = Sampler(4, BACKENDS[backend](4)).sample(torch.tensor([GOOD]).numpy(), [row])[0]
     assert token.error is not None
     assert "allowed_token_ids" in token.error
     assert "relax" in token.error
 
 
-def test_masked_by_the_model_is_not_an_error() -> None:
+def test_masked_by_the_model_is_not_an_error(backend: str) -> None:
     rows = [SamplingRow(SamplingParams(), seed, [0], 1, []) for seed in range(200)]
-    sampled = Sampler(4).sample(torch.tensor([[-INF, 1.0, -INF, 1.0]] * 200).numpy(), rows)
+    sampled = Sampler(4, BACKENDS[backend](4)).sample(torch.tensor([[-INF, 1.0, -INF, 1.0]] * 200).numpy(), rows)
     assert {token.token_id for token in sampled} == {1, 3}
     assert all(token.error is None for token in sampled)
 
 
-def test_no_rows() -> None:
-    assert Sampler(4).sample(torch.empty(0, 4).numpy(), []) == []
+def test_no_rows(backend: str) -> None:
+    assert Sampler(4, BACKENDS[backend](4)).sample(torch.empty(0, 4).numpy(), []) == []

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.mapped_file import MappedFile
-from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.safetensors_header import SafetensorsTensor, read_safetensors_header
 from quire.checkpoint.weights import TensorInfo
 from quire.errors import CheckpointError, UnsupportedModelError
@@ -58,13 +57,7 @@ class SafetensorsFiles:
         offset = tensor.offset + start * row_size * dtype.itemsize
         return file.array(dtype, offset, (stop - start) * row_size).reshape(stop - start, *row_shape)
 
-    def is_quantized(self, name: str, *, transposed: bool) -> bool:
-        return False
-
-    def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
-        raise AssertionError(f"{name} is not quantized: safetensors files hold no types of few bits")
-
-    def read_blocks(self, name: str) -> BlockRows | None:
+    def read_blocks(self, name: str, *, transposed: bool) -> BlockRows | None:
         return None
 
     def close(self) -> None:

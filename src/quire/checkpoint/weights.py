@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf.block_codes import BlockRows
-from quire.checkpoint.quantized import QuantizedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +34,10 @@ class WeightSource(Protocol):
         float32. May be a view of the file: the caller copies and never writes.
         """
 
-    def is_quantized(self, name: str, *, transposed: bool) -> bool:
-        """Whether `read_quantized` has the tensor: stored in a type of few bits.
+    def read_blocks(self, name: str, *, transposed: bool) -> BlockRows | None:
+        """A tensor in the file's own blocks of few bits, valid until the next one is read; None where it has none.
 
         Its rows, or, `transposed`, its columns are rows of the file.
         """
 
-    def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
-        """Rows [start, stop) as they are stored."""
-
-    def read_blocks(self, name: str) -> BlockRows | None:
-        """A quantized tensor in the file's own blocks, for who can read them: valid until the next one is read.
-
-        None where the file has no blocks.
-        """
-
     def close(self) -> None: ...
-
-
-WeightArray = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16]

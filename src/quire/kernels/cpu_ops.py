@@ -1,21 +1,10 @@
-"""Native kernels. For a product with a weight that has none, torch's operator, and torch is imported with the first of them.
-
-Native attention is in attention/cpu_backend.py, native linear layers are in quantization/.
-"""
+"""Native kernels, without torch. Native attention is in attention/cpu_backend.py, native linear layers are in quantization/."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import cast
-
-from quire.core.places import load_place
 from quire.kernels import native, native_rows
 from quire.kernels.array import Array, Arrays
-from quire.kernels.ops import Ops
-from quire.kernels.recording import NotRecordable, current_recording
 from quire.kernels.tensor import Tensors
-
-TORCH_ON_ARRAYS = "quire.kernels.torch_on_arrays:TorchOnArrays"
 
 
 class CpuOps:
@@ -28,12 +17,6 @@ class CpuOps:
 
     def embedding(self, token_ids: Array, weight: Array) -> Array:
         return native.gather(weight, token_ids)
-
-    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        return cast(Array, self._torch("linear").linear(x, weight, bias))
-
-    def logits(self, x: Array, weight: Array) -> Array:
-        return cast(Array, self._torch("logits").logits(x, weight))
 
     def rms_norm(self, x: Array, weight: Array, eps: float, residual: Array | None = None) -> Array:
         return native.rms_norm(x, weight, eps, residual)
@@ -52,12 +35,3 @@ class CpuOps:
 
     def softcap(self, logits: Array, cap: float) -> Array:
         return native_rows.softcap(logits, cap)
-
-    def _torch(self, operator: str) -> Ops:
-        if current_recording() is not None:
-            raise NotRecordable(operator)
-        return self._torch_on_arrays
-
-    @cached_property
-    def _torch_on_arrays(self) -> Ops:
-        return cast(Ops, load_place(TORCH_ON_ARRAYS)())

@@ -1,7 +1,7 @@
-"""The operators models are written in. One signature an op; `reference` and `torch` fill the table.
+"""The operators models are written in. One signature an op; `cpu`, `torch` and `reference` have all of them.
 
-No op sees the batch: rows are independent. In `reference` that holds bit for bit (ADR 5): each row's arithmetic is
-the same whatever the other rows are and however many there are.
+No op sees the batch: rows are independent. In `cpu` and `reference` that holds bit for bit (ADR 5): each row's arithmetic
+is the same whatever the other rows are and however many there are.
 """
 
 from __future__ import annotations
@@ -23,15 +23,6 @@ class Ops(Protocol):
 
     def embedding(self, token_ids: Any, weight: Any) -> Any:
         """int64 [T], [V, D] -> [T, D]."""
-
-    def linear(self, x: Any, weight: Any, bias: Any | None) -> Any:
-        """[T, K], [N, K], [N] -> x @ weight.T + bias [T, N]."""
-
-    def logits(self, x: Any, weight: Any) -> Any:
-        """[L, D], [V, D] -> x @ weight.T, float32 [L, V], not rounded to the model's dtype on the way.
-
-        At a logit of 16 the step of bfloat16 is 0.125: enough to make two likely tokens equal.
-        """
 
     def rms_norm(self, x: Any, weight: Any, eps: float, residual: Any | None = None) -> Any:
         """x / rms(x) * weight over the last dimension, in float32 inside (Zhang and Sennrich 2019).
@@ -56,3 +47,16 @@ class Ops(Protocol):
 
     def softcap(self, logits: Any, cap: float) -> Any:
         """tanh(logits / cap) * cap of float32 [L, V] (Gemma Team 2024); logits are given up."""
+
+
+class DenseOps(Ops, Protocol):
+    """Of torch's tensors, with products of them. The native kernels multiply weights that they packed (quantization/)."""
+
+    def linear(self, x: Any, weight: Any, bias: Any | None) -> Any:
+        """[T, K], [N, K], [N] -> x @ weight.T + bias [T, N]."""
+
+    def logits(self, x: Any, weight: Any) -> Any:
+        """[L, D], [V, D] -> x @ weight.T, float32 [L, V], not rounded to the model's dtype on the way.
+
+        At a logit of 16 the step of bfloat16 is 0.125: enough to make two likely tokens equal.
+        """

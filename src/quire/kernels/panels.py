@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
-from quire.checkpoint.quantized import QuantizedRows
 from quire.core.arrays import Float32Array
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
@@ -19,7 +17,6 @@ from quire.kernels.native_module import instruction_sets, module, thread_count
 from quire.kernels.weight_memory import empty_weight
 
 PANEL = 16
-QUAD = 4
 LINE = 64
 """A panel begins on a cache line, and so do its headers."""
 
@@ -72,7 +69,7 @@ class PanelWeight:
 
 
 def empty_panels(layout: PanelLayout) -> PanelWeight:
-    """Memory for a weight; `fill_panels` writes it."""
+    """Memory for a weight; `pack_blocks` and `round_to_panels` write it."""
     return PanelWeight(empty_weight((layout.num_panels, layout.panel_bytes), DType.UINT8), layout)
 
 
@@ -95,20 +92,6 @@ def join_panels(parts: Sequence[PanelWeight]) -> PanelWeight:
     return joined
 
 
-def layout_of(rows: QuantizedRows, num_outputs: int) -> PanelLayout:
-    """For a weight of `num_outputs` such rows."""
-    return PanelLayout(
-        num_outputs=num_outputs,
-        num_inputs=rows.codes.shape[1],
-        bits=rows.bits,
-        zero=rows.zero,
-        group_size=rows.group_size,
-        groups_per_block=rows.groups_per_block,
-        has_minimum=rows.minimum is not None,
-        rotated=rows.rotated,
-    )
-
-
 def layout_of_blocks(rows: BlockRows) -> PanelLayout:
     code_type = CODE_TYPES[rows.type_name]
     return PanelLayout(
@@ -123,7 +106,7 @@ def layout_of_blocks(rows: BlockRows) -> PanelLayout:
 
 
 def pack_blocks(weight: PanelWeight, rows: BlockRows) -> bool:
-    """What `fill_panels` writes, straight from the blocks of the file (csrc/packing.cpp). Whether all scales are finite."""
+    """The blocks of the file, repacked exactly (csrc/packing.cpp). Whether all scales are finite."""
     assert weight.layout == layout_of_blocks(rows)
     assert rows.blocks.flags.c_contiguous
     assert rows.rows.dtype == np.int64
@@ -169,46 +152,6 @@ def round_to_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: Fl
         rotated=layout.rotated,
         num_threads=thread_count(),
     )
-
-
-def fill_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: QuantizedRows) -> None:
-    """Write whole panels: `panels` [n, panel_bytes] for up to 16 n rows; outputs that there are not become zeros."""
-    num_panels = len(panels)
-    codes_end = layout.num_inputs * PANEL * layout.bits // 8
-    panels[:, :codes_end] = _codes(rows, num_panels)
-    header = panels[:, layout.header_offset : layout.header_offset + layout.num_blocks * layout.header_bytes]
-    parts = [_by_panel(rows.scale, num_panels).view(np.uint8)]
-    if rows.minimum is not None:
-        parts.append(_by_panel(rows.minimum, num_panels).view(np.uint8))
-    if rows.group_scale is not None:
-        small = [_by_panel(rows.group_scale, num_panels)]
-        if rows.group_minimum is not None:
-            small.append(_by_panel(rows.group_minimum, num_panels))
-        # [panels, groups, PANEL] each -> a group's scales, then its minima, group by group in each block
-        joined = np.concatenate(small, axis=2).reshape(num_panels, layout.num_blocks, -1)
-        parts.append(joined.view(np.uint8))
-    header[...] = np.concatenate(parts, axis=2).reshape(num_panels, -1)
-
-
-def _codes(rows: QuantizedRows, num_panels: int) -> npt.NDArray[np.uint8]:
-    """[panels, bytes]: quad by quad, four codes of each output."""
-    num_quads = rows.codes.shape[1] // QUAD
-    codes = _padded(rows.codes, num_panels).reshape(num_panels, PANEL, num_quads, QUAD).swapaxes(1, 2)
-    if rows.bits == 4:
-        pairs = codes.reshape(num_panels, num_quads // 2, 2, PANEL, QUAD)
-        codes = pairs[:, :, 0] | (pairs[:, :, 1] << np.uint8(4))
-    return codes.reshape(num_panels, -1)
-
-
-def _by_panel(numbers: npt.NDArray[Any], num_panels: int) -> npt.NDArray[Any]:
-    """[rows, G] -> [panels, G, PANEL]."""
-    padded = _padded(numbers, num_panels)
-    return np.ascontiguousarray(padded.reshape(num_panels, PANEL, -1).swapaxes(1, 2))
-
-
-def _padded(numbers: npt.NDArray[Any], num_panels: int) -> npt.NDArray[Any]:
-    missing = num_panels * PANEL - len(numbers)
-    return np.pad(numbers, ((0, missing), (0, 0))) if missing else numbers
 
 
 def _whole_lines(num_bytes: int) -> int:

@@ -1,1 +1,1 @@
-"""The parts models are made of. Each gets (x, batch)."""
+"""Building blocks of models: plain objects, called with what they read."""

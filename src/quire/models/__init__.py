@@ -1,1 +1,1 @@
-"""Decoders in plain torch, one file a family, and the loader that fills them."""
+"""Decoders and encoders in plain Python over `Ops`, one file a family."""

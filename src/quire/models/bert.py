@@ -16,7 +16,7 @@ from quire.attention.backend import LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.checkpoint.model_config import ModelConfig
 from quire.kernels.tensor import Tensor
-from quire.layers.embedding import Embedding
+from quire.layers.embedding import Embedding, Positions
 from quire.layers.norm import Norm
 from quire.models.decoder import PostNormLayer
 from quire.models.parts import ModelParts
@@ -31,7 +31,7 @@ class BertEncoder:
 
     config: ModelConfig
     embedding: Embedding
-    positions: Embedding
+    positions: Positions
     token_type: Tensor
     embedding_norm: Norm
     layers: Sequence[PostNormLayer]

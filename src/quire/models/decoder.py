@@ -14,7 +14,7 @@ from quire.attention.forward_batch import ForwardBatch
 from quire.checkpoint.model_config import ModelConfig
 from quire.kernels.tensor import Tensor
 from quire.layers.attention import Attention
-from quire.layers.embedding import Embedding
+from quire.layers.embedding import Embedding, Positions
 from quire.layers.head import Head
 from quire.layers.linear import Linear
 from quire.layers.mlp import FeedForward
@@ -85,7 +85,7 @@ class Decoder:
     head: Head
     final_norm: Norm | None
     ropes: Sequence[RotaryEmbedding] = ()
-    positions: Embedding | None = None
+    positions: Positions | None = None
     input_projection: Linear | None = None
     output_projection: Linear | None = None
 

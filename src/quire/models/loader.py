@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf.block_codes import BlockRows
-from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.weights import WeightSource
 from quire.core.arrays import Float32Array
 from quire.errors import CheckpointError
@@ -99,40 +98,19 @@ class WeightLoader:
             self._tensors.copy(part, chunk.T if transposed else chunk, dtype)
         self._left.discard(self._stored_name(name))
 
-    def quantized(self, name: str, num_rows: int, *, transposed: bool) -> Iterator[QuantizedRows] | None:
-        """A tensor as it is stored, or its transpose, so many rows at a time; None where that is as floats.
-
-        Raises CheckpointError naming the tensor if a scale is not finite.
-        """
-        stored = self._stored_name(name)
-        if not self._source.is_quantized(stored, transposed=transposed):
-            return None
-        return self._quantized_chunks(name, num_rows, self._source.info(stored).shape[int(transposed)])
-
     def blocks(self, name: str, fill: Callable[[BlockRows], bool], *, transposed: bool) -> bool:
         """Give a tensor to `fill` in the file's own blocks, and False where it has none; `fill` says if all are finite.
 
         Raises CheckpointError naming the tensor if one is not.
         """
         stored = self._stored_name(name)
-        if not self._source.is_quantized(stored, transposed=transposed):
-            return False
-        rows = self._source.read_blocks(stored)
+        rows = self._source.read_blocks(stored, transposed=transposed)
         if rows is None:
             return False
         if not fill(rows):
             raise self._not_finite(name)
         self._left.discard(stored)
         return True
-
-    def _quantized_chunks(self, name: str, num_rows: int, last: int) -> Iterator[QuantizedRows]:
-        stored = self._stored_name(name)
-        for start in range(0, last, num_rows):
-            rows = self._source.read_quantized(stored, start, min(start + num_rows, last))
-            if not rows.finite:
-                raise self._not_finite(name)
-            yield rows
-        self._left.discard(stored)
 
     def float_rows(self, name: str, num_rows: int, *, transposed: bool) -> Iterator[npt.NDArray[np.float32]]:
         """A tensor, or its transpose, as float32, so many rows at a time. Raises CheckpointError (see `fill`)."""

@@ -12,17 +12,16 @@ import numpy.typing as npt
 from quire.attention.backend import AttentionBackend, AttentionShape
 from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.model_config import ModelConfig, RopeConfig, StoredRopeScaling
-from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.ops import Ops
 from quire.layers.attention import Attention, QKNorm
-from quire.layers.embedding import Embedding
+from quire.layers.embedding import Embedding, Positions
 from quire.layers.head import Head
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP, GatedMLP
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rope import RotaryEmbedding
 from quire.models.loader import WeightLoader
-from quire.quantization.method import DenseTable, QuantMethod
+from quire.quantization.method import QuantMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,6 @@ class LoadedTensor:
 
     def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
         return self._loader.blocks(self.name, fill, transposed=self._transposed)
-
-    def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
-        return self._loader.quantized(self.name, num_rows, transposed=self._transposed)
 
 
 class ModelParts:
@@ -85,11 +81,11 @@ class ModelParts:
         shape = (self.config.vocab_size, self.config.embedding_dim or self.config.hidden_size)
         return Embedding(self._method.load_table(self._tensor(self._embedding_name, *shape), self._loader.dtype))
 
-    def positions(self, name: str) -> Embedding:
+    def positions(self, name: str) -> Positions:
         shape = (self.config.num_positions, self.config.hidden_size)
         # OPT's positions start at row 2.
         weight = self._loader.take(f"{name}.weight", shape)[self.config.position_offset :]
-        return Embedding(DenseTable(self._ops, weight))
+        return Positions(self._ops, weight)
 
     def table(self, name: str, num_rows: int) -> Any:
         """[num_rows, D]."""

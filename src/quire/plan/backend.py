@@ -6,6 +6,7 @@ from typing import Literal
 
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import MAX_RECORDED_TOKENS, EngineConfig
+from quire.core.backend import Backend
 from quire.core.kv_layout import BYTES_PER_ELEMENT
 from quire.core.native import KEYS_PER_PANEL, MAX_HEADS_PER_KV_HEAD, instruction_sets
 from quire.core.quantization import LARGEST_GROUP, ROUNDINGS, SMALLEST_GROUP, Quantization
@@ -14,7 +15,6 @@ from quire.plan.dtype import ResolvedDType
 from quire.plan.machine import Machine
 from quire.plan.sizes import format_size
 
-ResolvedBackend = Literal["cpu", "torch", "reference"]
 ResolvedPackedCache = Literal["on", "off"]
 
 WITHOUT_NATIVE = (
@@ -32,7 +32,7 @@ FEW_PARAMETERS = 30_000_000
 
 def choose_backend(
     config: EngineConfig, model: ModelConfig, machine: Machine, dtype: ResolvedDType
-) -> tuple[ResolvedBackend, str | None]:
+) -> tuple[Backend, str | None]:
     """`cpu` where its kernels were built, for models of the dtypes they have; `torch` elsewhere.
 
     With the reason, where it was not given. Raises InvalidRequestError for a `cpu` that cannot be, and for what only it can do.
@@ -67,9 +67,7 @@ def runs_native(config: EngineConfig, model: ModelConfig, machine: Machine) -> b
     return config.backend in ("auto", "cpu") and _native_lack(model, machine, "bfloat16") is None
 
 
-def choose_instruction_set(
-    config: EngineConfig, machine: Machine, backend: ResolvedBackend
-) -> tuple[str | None, str | None]:
+def choose_instruction_set(config: EngineConfig, machine: Machine, backend: Backend) -> tuple[str | None, str | None]:
     """What the native kernels are to compute with; None, with the reason, where they choose for themselves.
 
     A set that the CPU has may still not be for this process to use: the system has to grant tiles (csrc/amx.cpp).
@@ -101,9 +99,7 @@ def choose_quantization(config: EngineConfig, model: ModelConfig, machine: Machi
     return "stored", "quantization stored: the checkpoint's own few bits, multiplied as they are."
 
 
-def check_quantization(
-    config: EngineConfig, quantization: Quantization, model: ModelConfig, backend: ResolvedBackend
-) -> None:
+def check_quantization(config: EngineConfig, quantization: Quantization, model: ModelConfig, backend: Backend) -> None:
     """Raises InvalidRequestError where weights are to be kept as stored and cannot be."""
     if quantization == "none":
         return
@@ -153,7 +149,7 @@ def _smaller_groups(quantization: str, counts: list[int]) -> list[str]:
     return [f"quantization {quantization}: rows of inputs are whole groups, so groups are {', '.join(smaller)}."]
 
 
-def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: ResolvedBackend) -> list[str]:
+def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: Backend) -> list[str]:
     """A line for each that keeps the native kernels from their fastest way, and for those that an encoder has no use for."""
     if model.is_encoder:
         idle = [knob for knob in OF_KV_BLOCKS if getattr(config, knob) != getattr(DEFAULTS, knob)]
@@ -175,7 +171,7 @@ def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: Res
 
 
 def choose_packed_cache(
-    config: EngineConfig, model: ModelConfig, quantization: Quantization, backend: ResolvedBackend
+    config: EngineConfig, model: ModelConfig, quantization: Quantization, backend: Backend
 ) -> tuple[ResolvedPackedCache, str | None]:
     """`on` where making packed weights takes longer than reading them, with the reason; as asked, if so.
 
@@ -200,7 +196,7 @@ def choose_packed_cache(
     return "off", "packed_cache off: packing these weights takes hardly longer than reading them packed."
 
 
-def check_kv_cache_dtype(config: EngineConfig, model: ModelConfig, backend: ResolvedBackend) -> None:
+def check_kv_cache_dtype(config: EngineConfig, model: ModelConfig, backend: Backend) -> None:
     """Raises InvalidRequestError where keys and values are to be codes and cannot be."""
     if config.kv_cache_dtype == "auto":
         return

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig, SchedulerConfig, Task
+from quire.core.backend import Backend
 from quire.core.kv_layout import make_kv_cache_config
 from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModelError
 from quire.plan.backend import (
-    ResolvedBackend,
     ResolvedPackedCache,
     check_kv_cache_dtype,
     check_quantization,
@@ -132,19 +132,19 @@ class _Resolver:
             self.reasons.append(reason)
         return dtype
 
-    def _backend(self, dtype: ResolvedDType) -> ResolvedBackend:
+    def _backend(self, dtype: ResolvedDType) -> Backend:
         backend, reason = choose_backend(self.config, self.model, self.machine, dtype)
         if reason is not None:
             self.reasons.append(reason)
         return backend
 
-    def _instruction_set(self, backend: ResolvedBackend) -> str | None:
+    def _instruction_set(self, backend: Backend) -> str | None:
         instruction_set, reason = choose_instruction_set(self.config, self.machine, backend)
         if reason is not None:
             self.reasons.append(reason)
         return instruction_set
 
-    def _packed_cache(self, backend: ResolvedBackend) -> ResolvedPackedCache:
+    def _packed_cache(self, backend: Backend) -> ResolvedPackedCache:
         packed_cache, reason = choose_packed_cache(self.config, self.model, self.quantization, backend)
         if reason is not None:
             self.reasons.append(reason)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.config import SchedulerConfig, Task
+from quire.core.backend import Backend
 from quire.core.kv_layout import KVCacheConfig, KVCacheDType, num_blocks_per_sequence
 from quire.core.quantization import Quantization
-from quire.plan.backend import ResolvedBackend, ResolvedPackedCache
+from quire.plan.backend import ResolvedPackedCache
 from quire.plan.dtype import ResolvedDType
 from quire.plan.memory import MemoryPlan
 
@@ -27,7 +28,7 @@ class ResolvedConfig:
     max_model_len: int
     kv_cache: KVCacheConfig
     scheduler: SchedulerConfig
-    backend: ResolvedBackend
+    backend: Backend
     instruction_set: str | None
     """What the native kernels have to compute with; None where they choose, and for the backends without them."""
     num_threads: int

@@ -1,1 +1,1 @@
-"""How a linear layer keeps its weights: create, process after loading, apply."""
+"""How a linear layer and a table keep their weights: load, apply, search."""

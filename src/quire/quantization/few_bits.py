@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quire.checkpoint.gguf.block_codes import BlockRows
-from quire.checkpoint.quantized import QuantizedRows
 from quire.core.quantization import TABLE_ROUNDING, Rounding
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
@@ -27,9 +26,7 @@ from quire.kernels.panels import (
     can_follow,
     empty_panels,
     empty_part,
-    fill_panels,
     join_panels,
-    layout_of,
     layout_of_blocks,
     pack_blocks,
     round_to_panels,
@@ -41,8 +38,6 @@ from quire.quantization.sketch import PackedTable, SketchSearch
 
 EmptyPanels = Callable[[PanelLayout], PanelWeight]
 
-PANELS_AT_ONCE = 8
-"""Read and laid out together: few enough that what they pass through stays in the cache."""
 VALUES_AT_ONCE = 1 << 20
 """Read and rounded together: enough for all threads."""
 
@@ -122,10 +117,7 @@ class Stored(FewBits):
             made.append(empty(layout_of_blocks(rows)))
             return pack_blocks(made[0], rows)
 
-        if part.blocks(pack):
-            return made[0]
-        rows = part.quantized(PANELS_AT_ONCE * PANEL)
-        return None if rows is None else lay_out(rows, part.num_outputs, empty)
+        return made[0] if part.blocks(pack) else None
 
 
 class Rounded(FewBits):
@@ -179,17 +171,6 @@ class PanelTable:
 
     def most_likely(self, x: Array) -> tuple[Array, Array]:
         return quantized_most_likely(x, self.weight)
-
-
-def lay_out(chunks: Iterable[QuantizedRows], num_outputs: int, empty: EmptyPanels) -> PanelWeight:
-    """Panels from their rows, PANELS_AT_ONCE in each chunk."""
-    weight: PanelWeight | None = None
-    for number, rows in enumerate(chunks):
-        weight = weight or empty(layout_of(rows, num_outputs))
-        first = number * PANELS_AT_ONCE
-        fill_panels(weight.panels.stored[first : first + PANELS_AT_ONCE], weight.layout, rows)
-    assert weight is not None
-    return weight
 
 
 def _join(segments: Sequence[Segment]) -> list[Segment]:

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf.block_codes import BlockRows
-from quire.checkpoint.quantized import QuantizedRows
-from quire.kernels.ops import Ops
+from quire.kernels.ops import DenseOps
 from quire.kernels.tensor import Tensors
 
 
@@ -38,9 +37,6 @@ class StoredWeight(Protocol):
 
     def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
         """Give it to `fill` in the blocks of its file, and False where it has none; `fill` says if all are finite."""
-
-    def quantized(self, num_rows: int) -> Iterator[QuantizedRows] | None:
-        """Its rows as they are stored, so many at a time; None where it is stored as floats."""
 
 
 class Table(Protocol):
@@ -115,7 +111,7 @@ def plus_residual(y: Any, residual: Any | None) -> Any:
 class DenseTable:
     """A Table of floats."""
 
-    def __init__(self, ops: Ops, weight: Any) -> None:
+    def __init__(self, ops: DenseOps, weight: Any) -> None:
         self._weight = weight
         self._ops = ops
 
@@ -133,7 +129,7 @@ class DenseTable:
 class Unquantized:
     """The weight stays as loaded."""
 
-    def __init__(self, ops: Ops) -> None:
+    def __init__(self, ops: DenseOps) -> None:
         self._ops = ops
 
     def load(self, parts: Sequence[StoredWeight], dtype: Any) -> Any:

@@ -1,6 +1,6 @@
 """Weights rounded to 4 or 8 bits, a scale for each group of inputs of each output, and perhaps a minimum.
 
-Models are rounded by the twin of this, csrc/rounding.cpp, whose sums have the same order.
+Models are rounded by the twin of this, csrc/rounding.cpp, whose sums have the same order but where rows are rotated.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from quire.core.places import load_place
 from quire.core.quantization import ROUNDINGS, Quantization
-from quire.kernels.ops import Ops
+from quire.kernels.ops import DenseOps, Ops
 from quire.quantization.few_bits import Rounded, Stored
 from quire.quantization.method import PackedMethod, QuantMethod, Unquantized
 from quire.quantization.panels import Panels
@@ -28,9 +28,10 @@ def select_method(ops: Ops, dtype: Any, quantization: Quantization) -> QuantMeth
     if Panels.runs(ops.name, dtype):
         return select_packed_method(quantization)
     assert quantization == "none", "plan/ leaves other weights to the native kernels"
+    dense = cast(DenseOps, ops)
     if ops.name == "torch" and load_place(ONEDNN).runs(ops.name, dtype):
-        return cast(QuantMethod, load_place(ONEDNN)(ops))
-    return Unquantized(ops)
+        return cast(QuantMethod, load_place(ONEDNN)(dense))
+    return Unquantized(dense)
 
 
 def select_packed_method(quantization: Quantization) -> PackedMethod:

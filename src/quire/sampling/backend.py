@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from quire.core.arrays import Float32Array
-from quire.core.native import has_native_module
+from quire.core.places import load_place
 from quire.core.step import TokenLogprobs
 from quire.sampling.distribution import MostLikely
 from quire.sampling.penalties import PenalizedLogits
@@ -28,12 +28,13 @@ class SamplingBackend(Protocol):
         """The logprob and rank of a token of each row, and the row's `num_logprobs` most likely tokens."""
 
 
-def sampling_backend(vocab_size: int) -> SamplingBackend:
-    """The fastest there is."""
-    if has_native_module():
-        from quire.sampling.native_backend import NativeSampling
+SAMPLING = {
+    "cpu": "quire.sampling.native_backend:NativeSampling",
+    "torch": "quire.sampling.numpy_backend:NumpySampling",
+    "reference": "quire.sampling.numpy_backend:NumpySampling",
+}
+"""For each backend of the engine. Named by string: only `cpu` needs the native module."""
 
-        return NativeSampling(vocab_size)
-    from quire.sampling.numpy_backend import NumpySampling
 
-    return NumpySampling(vocab_size)
+def select_sampling(backend: str, vocab_size: int) -> SamplingBackend:
+    return cast(SamplingBackend, load_place(SAMPLING[backend])(vocab_size))

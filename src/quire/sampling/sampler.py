@@ -16,7 +16,7 @@ import numpy as np
 
 from quire.core.arrays import Float32Array
 from quire.core.step import NOTHING_LEFT, TokenLogprobs
-from quire.sampling.backend import SamplingBackend, sampling_backend
+from quire.sampling.backend import SamplingBackend
 from quire.sampling.distribution import MostLikely, most_likely
 from quire.sampling.grammar import RowError
 from quire.sampling.penalties import PenalizedLogits
@@ -45,10 +45,9 @@ class SampledToken(msgspec.Struct, frozen=True):
 class Sampler:
     """Chooses tokens on the host."""
 
-    def __init__(self, vocab_size: int, backend: SamplingBackend | None = None) -> None:
-        """`backend`: the fastest, unless another one is given."""
+    def __init__(self, vocab_size: int, backend: SamplingBackend) -> None:
         self._vocab_size = vocab_size
-        self._backend = backend or sampling_backend(vocab_size)
+        self._backend = backend
 
     def sample(
         self, logits: Float32Array, rows: list[SamplingRow], best: MostLikely | None = None

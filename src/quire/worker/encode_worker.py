@@ -35,8 +35,7 @@ class EncodeWorker:
                 checkpoint, dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
             )
 
-        records_steps = config.backend == "cpu" and not config.enforce_eager
-        self._program = EncodeProgram(self._model, config.max_model_len) if records_steps else None
+        self._program = EncodeProgram(self._model, config.max_model_len) if config.records_steps else None
         self._compute = ops.tensors.computing(self._hidden)
 
     def execute(self, plan: EncodePlan) -> EncodeResult:

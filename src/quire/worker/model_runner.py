@@ -33,6 +33,7 @@ class ModelRunner:
         kv_config: KVCacheConfig,
         kv: KVCache,
         tensors: Tensors,
+        sampler: Sampler,
         max_num_seqs: int,
         max_model_len: int,
         grammars: Grammars | None = None,
@@ -44,7 +45,7 @@ class ModelRunner:
         self._model = model
         self._kv = kv
         self._tensors = tensors
-        self._sampler = Sampler(model.config.vocab_size)
+        self._sampler = sampler
         self._table = RowTable(kv_config, max_num_seqs, max_model_len, grammars)
         group_of_layer = {layer: g for g, group in enumerate(kv_config.groups) for layer in group.layers}
         layer_groups = [group_of_layer[layer] for layer in range(len(group_of_layer))]

@@ -12,7 +12,9 @@ from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
 from quire.kernels.select import select_ops
 from quire.models.registry import load_model
+from quire.sampling.backend import select_sampling
 from quire.sampling.grammar import Grammars
+from quire.sampling.sampler import Sampler
 from quire.worker.kv_cache import KVCache
 from quire.worker.model_runner import ModelRunner
 from quire.worker.step_threads import prepare_thread, tell_what_computes
@@ -43,17 +45,18 @@ class Worker:
             touched_by_threads=self._config.num_threads if self._config.preallocate_kv_cache else 0,
         )
         # Not by way of `self`: the worker goes with its last reference, and its memory with it.
-        model = self._config.model
-        grammars = Grammars(lambda: open_checkpoint(model).tokenizer, self._model.config.vocab_size)
+        model, vocab_size = self._config.model, self._model.config.vocab_size
+        grammars = Grammars(lambda: open_checkpoint(model).tokenizer, vocab_size)
         self._runner = ModelRunner(
             self._model,
             config,
             kv,
             self._tensors,
+            Sampler(vocab_size, select_sampling(self._config.backend, vocab_size)),
             self._config.max_num_seqs,
             self._config.max_model_len,
             grammars,
-            records_steps=self._config.backend == "cpu" and not self._config.enforce_eager,
+            records_steps=self._config.records_steps,
             large_pages=self._config.preallocate_kv_cache,
         )
         self._execute = self._tensors.computing(self._runner.execute)

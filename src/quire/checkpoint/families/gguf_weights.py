@@ -12,7 +12,6 @@ from quire.checkpoint.families.registry import FAMILIES
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.model_config import ModelConfig
-from quire.checkpoint.quantized import QuantizedRows
 from quire.checkpoint.weights import TensorInfo
 from quire.core.arrays import Float32Array
 from quire.errors import CheckpointError
@@ -51,16 +50,10 @@ class GGUFWeights:
         rows = self._file.read_rows(origin.gguf, start, stop)
         return rows + np.float32(origin.rule.offset) if origin.rule.offset else rows
 
-    def is_quantized(self, name: str, *, transposed: bool) -> bool:
+    def read_blocks(self, name: str, *, transposed: bool) -> BlockRows | None:
         origin = self._origin(name)
-        return origin.rule.transposed == transposed and not origin.rule.offset and self._file.has_codes(origin.gguf)
-
-    def read_quantized(self, name: str, start: int, stop: int) -> QuantizedRows:
-        origin = self._origin(name)
-        return self._file.read_codes(origin.gguf, self._rows_in_file(origin, np.arange(start, stop)))
-
-    def read_blocks(self, name: str) -> BlockRows | None:
-        origin = self._origin(name)
+        if origin.rule.transposed != transposed or origin.rule.offset or not self._file.has_blocks(origin.gguf):
+            return None
         num_rows = self._file.tensors[origin.gguf].shape[0]
         return self._file.read_blocks(origin.gguf, self._rows_in_file(origin, np.arange(num_rows)))
 

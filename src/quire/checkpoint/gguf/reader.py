@@ -18,7 +18,6 @@ from quire.checkpoint.gguf.cursor import Cursor
 from quire.checkpoint.gguf.metadata import MIN_PAIR_BYTES, MetadataValue, read_metadata
 from quire.checkpoint.gguf.tensor_table import MIN_ENTRY_BYTES, GGUFTensor, read_tensor_table
 from quire.checkpoint.mapped_file import MappedFile
-from quire.checkpoint.quantized import QuantizedRows
 from quire.errors import CheckpointError, UnsupportedModelError
 
 _MAGIC = b"GGUF"
@@ -56,22 +55,16 @@ class GGUFFile:
         values = self._read_values(tensor, start * row_values, stop * row_values)
         return values.reshape(stop - start, *tensor.shape[1:])
 
-    def has_codes(self, name: str) -> bool:
-        """Whether `read_codes` has the tensor."""
+    def has_blocks(self, name: str) -> bool:
+        """Whether `read_blocks` has the tensor: rows of few bits, of a type with kernels."""
         tensor = self._tensor(name)
         return tensor.type.name in CODE_TYPES and len(tensor.shape) == 2
 
-    def read_codes(self, name: str, rows: npt.NDArray[np.int64]) -> QuantizedRows:
-        """The given rows of a tensor, as integers and their scales. Raises CheckpointError if there is no such tensor."""
-        tensor = self._tensor(name)
-        num_blocks = tensor.shape[1] // tensor.type.num_values
-        first, last = int(rows.min()), int(rows.max()) + 1
-        offset = tensor.offset + first * num_blocks * tensor.type.num_bytes
-        blocks = self._file.array(tensor.type.layout, offset, (last - first) * num_blocks)
-        return CODE_TYPES[tensor.type.name].rows(blocks.reshape(last - first, num_blocks)[rows - first])
-
     def read_blocks(self, name: str, rows: npt.NDArray[np.int64]) -> BlockRows:
-        """As `read_codes`, nothing read yet: a view of the file, until the next tensor is read."""
+        """The given rows of a tensor, nothing read yet: a view of the file, until the next tensor is read.
+
+        Raises CheckpointError if there is no such tensor.
+        """
         tensor = self._tensor(name)
         row_bytes = tensor.shape[1] // tensor.type.num_values * tensor.type.num_bytes
         blocks = self._file.array(np.uint8, tensor.offset, tensor.shape[0] * row_bytes)
