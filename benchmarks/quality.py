@@ -1,6 +1,6 @@
 """How close quire is to transformers on the same weights: tokens, logprobs, perplexity, bf16 agreement.
 
-python -m benchmarks.quality --model smollm2 --text botchan.txt
+python -m benchmarks.quality --model smollm2
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import torch
 from benchmarks.oracle import load_transformers
 from benchmarks.peers.engines.quire import prompt_logprobs
 from benchmarks.peers.quality import WINDOW, perplexity
-from benchmarks.peers.text import read_text
+from benchmarks.peers.text import fetch_text, read_text
 from benchmarks.script import argument_parser, write_json
 from transformers import PreTrainedModel
 
 from quire import LLM, SamplingParams
+from quire.checkpoint.cache_dir import cache_dir
 
 TIE = 1e-4
 NUM_PROMPTS = 32
@@ -124,12 +125,12 @@ def top1_agreement(llm: LLM, oracle: PreTrainedModel, windows: list[list[int]]) 
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--text", type=Path, required=True, help="a long text file (botchan.txt of sentencepiece)")
+    parser.add_argument("--text", type=Path, help="a long text file (default: botchan.txt, fetched with sentencepiece)")
     arguments = parser.parse_args()
     oracle = load_transformers(arguments.model)
     result: dict[str, object] = {"model": arguments.model, "torch": torch.__version__}
 
-    text = read_text(arguments.text, arguments.model)
+    text = read_text(arguments.text or fetch_text(cache_dir() / "peers"), arguments.model)
     windows = text.windows(WINDOW, 3 * WINDOW)
 
     with LLM(arguments.model, dtype="float32", enable_prefix_caching=False) as llm:

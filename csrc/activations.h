@@ -1,8 +1,8 @@
 // What feed-forward layers do to each value, in registers.
 #pragma once
 
+#include "functions.h"
 #include "row_ops.h"
-#include "vectors.h"
 
 namespace quire::QUIRE_ISA {
 

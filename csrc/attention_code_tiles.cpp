@@ -173,12 +173,6 @@ private:
         ask();
     }
 
-    void zero_sums() {
-        zero_tile<0>();
-        zero_tile<1>();
-        zero_tile<2>();
-        zero_tile<3>();
-    }
     void store_sums(int32_t (&to)[TILE_ROWS][4 * COLUMNS]) {
         store_tile<0>(to[0], sizeof to[0]);
         store_tile<1>(to[0] + COLUMNS, sizeof to[0]);

@@ -3,6 +3,7 @@
 
 #include "attention_chunk.h"
 #include "attention_pieces.h"
+#include "functions.h"
 
 namespace quire::QUIRE_ISA {
 

@@ -103,10 +103,7 @@ private:
     void score(const Queries& queries) {
         static_assert(PANELS == 4);
         const int32_t* values = queries.values + group_.first * queries.num_words;
-        zero_tile<0>();
-        zero_tile<1>();
-        zero_tile<2>();
-        zero_tile<3>();
+        zero_sums();
         for (int unit = 0; unit < queries.num_words; unit += UNITS) {
             load_tile<4>(values + unit, queries.num_words * UNIT);
             add_scores<0, 5>(unit);

@@ -16,7 +16,7 @@ inline void resize(QuantizedMostLikelyCall& call, const Counts& counts) { call.l
 inline void resize(DenseRowsCall& call, const Counts& counts) { call.num_indices = counts.of(call.num_indices); }
 inline void resize(PanelRowsCall& call, const Counts& counts) { call.num_indices = counts.of(call.num_indices); }
 
-// Of what is done to each token by itself. What knows no tokens is not part of a step.
+// Of what is done to each token by itself. What knows no tokens is computed whole: an encoder's texts, of which those that are not there are empty.
 template <typename Call>
 void resize(Call& call, const Counts& counts) {
     if constexpr (requires { call.num_tokens; }) call.num_tokens = counts.of(call.num_tokens);

@@ -173,10 +173,7 @@ void multiply(const DenseCall& call, const Shape& shape, int64_t row, int64_t pa
     const uint8_t* panels = static_cast<const uint8_t*>(call.weight.panels) + panel * shape.panel_bytes;
     alignas(64) uint8_t copies[2][TILE_OF_WEIGHTS];
     int64_t rows_a_tile = whole(2 * TILE_ROWS, shape.num_tiles);
-    zero_tile<0>();
-    zero_tile<1>();
-    zero_tile<2>();
-    zero_tile<3>();
+    zero_sums();
     typename Results<Put>::Left left_rows(results, static_cast<int>(shape.num_tiles - 1) * 4);
     bool by_row = results.by_row();
     for (int64_t tile = 0; tile < shape.num_tiles; ++tile) {

@@ -72,7 +72,7 @@ const std::vector<InstructionSet>& all_sets() {
 #endif
         made_of("portable", true, portable::take_kernels),
         for_tests(made_of_tiles("emulated_tiles", true, emulated_tiles::take_kernels, portable::take_kernels)),
-#if defined(QUIRE_EMULATE_AMX)
+#if defined(QUIRE_EMULATE_AMX)  // on x86 alone
         for_tests(made_of_tiles("emulated_amx", has_bf16(), emulated_amx::take_kernels, avx512_bf16::take_kernels)),
 #endif
     };

@@ -16,13 +16,6 @@ void store_sums(Sums (&sums)[2][2]) {
     if constexpr (ROW_TILES == 2 && PANELS == 2) store_tile<3>(sums[1][1], sizeof sums[0][0][0]);
 }
 
-inline void zero_sums() {
-    zero_tile<0>();
-    zero_tile<1>();
-    zero_tile<2>();
-    zero_tile<3>();
-}
-
 // The sums of the last block, of up to two tiles of rows and two panels, until its results are put.
 template <typename Put>
 class Finished {

@@ -2,6 +2,7 @@
 // their outliers.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "integer_rows.h"
@@ -134,14 +135,14 @@ void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape
         if (i + 1 < shape.rows && row + 1 < rows.num_rows) return;
         while (++to.i < TILE_ROWS) to.put_scale(0.0f, 0.0f, 0);  // of nobody
     };
-    int64_t previous = -1;
+    std::optional<int64_t> previous;
     share(team, rows.num_rows, [&](int64_t row) {
         found[row % 2] = rotate_row<T>(rows, row, x.num_inputs, memory(row));
-        if (previous >= 0) put_row(previous);
+        if (previous) put_row(*previous);
         previous = row;
         panels.ask(ASKED_PER_INPUT * x.num_inputs);
     });
-    if (previous >= 0) put_row(previous);
+    if (previous) put_row(*previous);
 }
 
 // Rows of a tile that have an outlier in a group, as bits.

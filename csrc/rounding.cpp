@@ -1,6 +1,7 @@
 #include "rounding.h"
 
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "kernels.h"
@@ -71,9 +72,9 @@ struct Offers {
             for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
         return sum_of(sums[0]);
     }
-    // Or -1, where nothing is a number.
-    int best(const float* values, int64_t size, int count) const {
-        int found = -1;
+    // None where nothing is a number.
+    std::optional<int> best(const float* values, int64_t size, int count) const {
+        std::optional<int> found;
         float least = INFINITE;
         for (int offer = 0; offer < count; ++offer) {
             float error = squared_error(values, size, offer);
@@ -135,15 +136,15 @@ int offer_scales(const float* values, int64_t size, Offers& offers) {
 void to_4_bits(const float* values, int64_t size, int64_t group, uint8_t* codes, const PanelPlace& place) {
     Offers offers;
     int count = place.has_minimum ? offer_ranges(values, size, offers) : offer_scales(values, size, offers);
-    int best = offers.best(values, size, count);
+    std::optional<int> best = offers.best(values, size, count);
     float zero = -offers.lowest;
     for (int64_t k = 0; k < size; k += LANES) {
-        Floats code = best < 0 ? fill(zero) : offers.code(load(values + k), best) + zero;
+        Floats code = best ? offers.code(load(values + k), *best) + zero : fill(zero);
         UnsignedQuarterBytes bytes = __builtin_convertvector(to_nearest(code), UnsignedQuarterBytes);
         std::memcpy(codes + k, &bytes, sizeof bytes);
     }
-    if (best < 0) place.put_scale(group, 0);
-    else place.put_scale(group, static_cast<uint16_t>(offers.scale_bits[best]), static_cast<uint16_t>(offers.minimum_bits[best]));
+    if (best) place.put_scale(group, static_cast<uint16_t>(offers.scale_bits[*best]), static_cast<uint16_t>(offers.minimum_bits[*best]));
+    else place.put_scale(group, 0);
 }
 
 const float* rotated(const float* row, int64_t count, float* to) {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "functions.h"
 #include "kernels.h"
-#include "vectors.h"
 
 namespace quire::QUIRE_ISA {
 namespace {

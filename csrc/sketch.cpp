@@ -113,7 +113,7 @@ void round_trip(const float* x, int64_t num_inputs, int64_t group_size, float* y
     int num_pieces = static_cast<int>(group_size / PIECE);
     for (int64_t first = 0; first < num_inputs; first += group_size) {
         two_largest_of_pieces<UNITS>(x + first, num_pieces, tops, others);
-        float scale = scale_for_all(tops, others, num_pieces), inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;
+        float scale = scale_for_all(tops, others, num_pieces), inverse = inverse_of(scale);
         for (int64_t k = first; k < first + group_size; k += LANES) {
             Floats v = load(x + k);
             Floats back = __builtin_convertvector(to_nearest(v * inverse), Floats) * scale;

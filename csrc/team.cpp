@@ -281,7 +281,7 @@ void Program::add(Kernel kernel, int64_t num_tokens, int64_t first_tokens, Range
     steps_.push_back({std::move(kernel), num_tokens, num_tokens > 0 ? num_tokens : first_tokens, weight, {nullptr, 0}});
 }
 
-void Program::run(int num_threads, std::optional<Counts> counts) {
+int Program::run(int num_threads, std::optional<Counts> counts) {
     int size = size_.choose(num_threads);
     auto begin = std::chrono::steady_clock::now();
     auto waited = run_on_team(size, [&](const Team& team) {
@@ -293,6 +293,7 @@ void Program::run(int num_threads, std::optional<Counts> counts) {
         }
     }, size < num_threads);
     size_.learn(size, waited, std::chrono::steady_clock::now() - begin);
+    return size;
 }
 
 }  // namespace quire

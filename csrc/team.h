@@ -115,7 +115,8 @@ public:
     // `first_tokens`: the same of a kernel that does so until its members meet within it.
     // `weight`: what the kernel `share`s and nobody changes.
     void add(Kernel kernel, int64_t num_tokens, int64_t first_tokens, Range weight);
-    void run(int num_threads, std::optional<Counts> counts);
+    // On how many threads it was.
+    int run(int num_threads, std::optional<Counts> counts);
     int64_t size() const { return static_cast<int64_t>(steps_.size()); }
     int64_t num_rows() const { return num_rows_; }
 

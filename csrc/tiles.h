@@ -144,4 +144,12 @@ void multiply_tiles_of_bytes() {
 
 #endif
 
+// Of the four tiles that all kernels have their sums in.
+inline void zero_sums() {
+    zero_tile<0>();
+    zero_tile<1>();
+    zero_tile<2>();
+    zero_tile<3>();
+}
+
 }  // namespace quire::QUIRE_TILES

@@ -24,14 +24,14 @@ void bind_step_inputs(nb::module_& module);
 
 namespace {
 
-void run(Program& program, int num_threads, std::optional<std::pair<int64_t, int64_t>> counts) {
-    program.run(num_threads, counts ? std::optional(Counts{counts->first, counts->second, program.num_rows()}) : std::nullopt);
+int run(Program& program, int num_threads, std::optional<std::pair<int64_t, int64_t>> counts) {
+    return program.run(num_threads, counts ? std::optional(Counts{counts->first, counts->second, program.num_rows()}) : std::nullopt);
 }
 
 }  // namespace
 
 NB_MODULE(_native, module) {
-    module.doc() = "Native CPU kernels; quire.kernels.native is their face.";
+    module.doc() = "Native CPU kernels; their faces are in quire.kernels.";
     nb::class_<Program>(module, "Program")
         .def(nb::init<int64_t>(), nb::arg("num_rows"))
         .def("run", &run, nb::arg("num_threads"), nb::arg("counts").none(), nb::call_guard<nb::gil_scoped_release>())

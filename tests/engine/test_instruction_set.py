@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from tests.tiny_models import save_tiny_llama
 
 from quire import LLM, SamplingParams
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native, native_module
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -102,3 +104,47 @@ def test_each_engine_of_a_process_has_its_own(tiny_llama: Path, enforce_eager: b
         assert in_use(plain) == SETS[0]
         assert in_use(asked) == "portable"
         assert in_use(plain) == SETS[0]
+
+
+class Spy:
+    """The native module, with a list of what was called and on which instruction set."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self.sets: dict[str, set[str]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if isinstance(found, type) or not callable(found):
+            return found
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            given = {value for value in (*arguments, *options.values()) if isinstance(value, str) and value in SETS}
+            if given:
+                self.sets.setdefault(name, set()).update(given)
+            return found(*arguments, **options)
+
+        return call
+
+
+@pytest.mark.parametrize("chosen", SETS)
+@pytest.mark.parametrize("enforce_eager", [False, True])
+def test_every_kernel_of_an_engine_runs_on_the_chosen_one(
+    chosen: str, enforce_eager: bool, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy = Spy(native_module.module())
+    for name, module in list(sys.modules.items()):
+        if name.startswith("quire.kernels.") and name != "quire.kernels.native_module" and hasattr(module, "module"):
+            monkeypatch.setattr(module, "module", lambda: spy)
+    greedy = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    drawn = SamplingParams(
+        temperature=1, top_p=0.9, seed=1, max_tokens=4, ignore_eos=True, logprobs=2, presence_penalty=1
+    )
+    config: dict[str, Any] = {"instruction_set": chosen, "num_blocks": 64, "enforce_eager": enforce_eager}
+    for kind in ({"dtype": "float32"}, {"dtype": "bfloat16", "quantization": "int8", "kv_cache_dtype": "int8"}):
+        with LLM(str(llama), **config, **kind) as llm:
+            llm.generate([PROMPT], greedy, use_tqdm=False)
+            llm.generate([PROMPT, [1, 2, 3]], drawn, use_tqdm=False)
+    assert set().union(*spy.sets.values()) == {chosen}
+    assert {"attend", "round_rows", "draw", "penalize", "logprobs"} <= spy.sets.keys()
+    assert len(spy.sets) >= 15, sorted(spy.sets)

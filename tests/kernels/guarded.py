@@ -12,10 +12,11 @@ import torch
 from tests.kernels.torch_arrays import as_array
 
 from quire.kernels import array, native, native_linear, native_sketch, native_steps
+from quire.kernels import panels as weight_panels
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
 from quire.kernels.recording import current_recording
-from quire.quantization import panels
+from quire.quantization import few_bits, panels
 
 GUARD = 256  # bytes on each side
 BYTE = 0xFF  # four make a NaN in float32, two in bfloat16
@@ -43,7 +44,7 @@ class GuardedMemory:
 
 @contextmanager
 def guarded_outputs() -> Iterator[GuardedMemory]:
-    """`x.new_empty((2, 3))` and `empty_array`, which are how native functions take memory, give guarded memory."""
+    """`x.new_empty((2, 3))`, `empty_array` and `empty_weight`, which are how native functions take memory, give guarded memory."""
     guarded, real, of_torch = GuardedMemory(), array.empty_array, torch.Tensor.new_empty
 
     def empty_array(shape: tuple[int, ...], dtype: DType) -> Array:
@@ -59,8 +60,10 @@ def guarded_outputs() -> Iterator[GuardedMemory]:
         return guarded.empty(tuple(size[0]), x.dtype)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (array, native, native_linear, native_sketch, native_steps, panels):
+        for module in (array, native, native_linear, native_sketch, native_steps, weight_panels, panels, few_bits):
             patch.setattr(module, "empty_array", empty_array)
+        for module in (native_linear, native_sketch, weight_panels):
+            patch.setattr(module, "empty_weight", empty_array)
         patch.setattr(torch.Tensor, "new_empty", new_empty)
         yield guarded
     guarded.check()

@@ -210,7 +210,7 @@ def test_threads_and_other_rows_change_nothing(kind: str) -> None:
     rng = np.random.default_rng(5)
     table = make_table(kind, values_like_a_models(rng, 5000, 128))
     x = activations(table, values_like_a_models(rng, 4, 128))
-    results = []
+    results, before = [], native.thread_count()
     for num_threads in (1, 2, 3):
         native.use_num_threads(num_threads)
         try:
@@ -218,7 +218,7 @@ def test_threads_and_other_rows_change_nothing(kind: str) -> None:
             together = most_likely_by_sketch(x, table.weight, sketch)
             alone = [most_likely_by_sketch(x[i : i + 1], table.weight, sketch) for i in range(4)]
         finally:
-            native.use_num_threads(2)
+            native.use_num_threads(before)
         results.append((together[0].stored.tolist(), together[1].stored.tolist(), sketch.lacks.stored.tolist()))
         assert [int(ids.stored[0]) for ids, _, _ in alone] == together[0].stored.tolist()
         assert [float(logits.stored[0]) for _, logits, _ in alone] == together[1].stored.tolist()

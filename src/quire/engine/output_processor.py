@@ -42,8 +42,8 @@ class SampleState:
         if stop is not None:
             output.finish_reason, output.stop_reason = "stop", stop
         elif delta.finish_reason is not None:
-            self._finish(delta.finish_reason)
             output.stop_reason, output.error = delta.stop_reason, delta.error
+            self._finish(delta.finish_reason)
         return stop
 
     def abort(self) -> bool:
@@ -69,10 +69,16 @@ class SampleState:
         )
 
     def _finish(self, reason: FinishReason) -> None:
-        """What was held back in case more came (half a character, the start of a stop string) is released."""
-        if self._detokenizer is not None:
-            self._detokenizer.finish()
+        """What was held back in case more came (half a character, the start of a stop string) is released.
+
+        Half a character becomes U+FFFD, which may complete a stop string.
+        """
         self.output.finish_reason = reason.value
+        if self._detokenizer is None:
+            return
+        self._detokenizer.finish()
+        if self._detokenizer.stop_reason is not None and reason is not FinishReason.ABORT:
+            self.output.finish_reason, self.output.stop_reason = "stop", self._detokenizer.stop_reason
 
     def _append_logprobs(self, at_position: TokenLogprobs) -> None:
         assert self.output.logprobs is not None

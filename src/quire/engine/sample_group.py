@@ -33,7 +33,9 @@ class SampleGroup:
         self._sequences: dict[int, Sequence] = {}
         self._num_unfinished = request.sampling_params.n
         self._forked = request.sampling_params.n == 1
-        self._prompt_logprobs: list[TokenLogprobs] = []
+        wanted = request.sampling_params.prompt_logprobs is not None
+        self._prompt_logprobs: list[TokenLogprobs] | None = [] if wanted else None
+        """Until the first sample's first delta has them; None from then on."""
 
     def start(self) -> None:
         first = make_sequence(self._request, self._ids.take(), keep_blocks=not self._forked)
@@ -99,7 +101,10 @@ class SampleGroup:
         ]
 
     def _collect_prompt_logprobs(self, start: int, prompt_logprobs: list[TokenLogprobs]) -> None:
-        """Chunks come in order; a preempted prompt starts again, and what it repeats is dropped."""
+        """Chunks come in order; a preempted prompt starts again, and what it repeats is dropped, as is what other samples do that compute the
+        prompt again."""
+        if self._prompt_logprobs is None:
+            return
         skip = len(self._prompt_logprobs) - start
         self._prompt_logprobs += prompt_logprobs[max(skip, 0) :]
 
@@ -117,6 +122,6 @@ class SampleGroup:
             num_preemptions=sequence.num_preemptions,
             first_scheduled_time=self._sequences[0].first_scheduled_time,
         )
-        if sequence.index == 0 and self._request.sampling_params.prompt_logprobs is not None:
-            delta.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs or None, []
+        if sequence.index == 0 and sequence.error is None and self._prompt_logprobs is not None:
+            delta.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
         return delta

@@ -107,7 +107,7 @@ class Array:
         """By numbers and slices a view; by an array of numbers a copy."""
         if isinstance(key, Array | np.ndarray):
             if current_recording() is not None:
-                raise NotRecordable("rows by number, other than by index_select")
+                raise NotRecordable("rows[numbers], unlike index_select,")
             return Array(self.stored[key.stored if isinstance(key, Array) else key], self.dtype)
         return self._part(self.stored[key])
 

@@ -289,10 +289,11 @@ def new_recording(arena: Arena, num_rows: int = 0) -> Recording:
     return Recording(module().Program(num_rows), arena, thread_count())
 
 
-def run(recording: Recording, counts: tuple[int, int] | None = None) -> None:
+def run(recording: Recording, counts: tuple[int, int] | None = None) -> int:
     """All that was recorded, or what concerns the first so many tokens, of the first so many rows. On no more threads than when it was
-    recorded."""
-    recording.program.run(min(thread_count(), recording.num_threads), counts)
+    recorded, and on fewer for a while where members mostly waited for each other: returns on how many."""
+    num_threads: int = recording.program.run(min(thread_count(), recording.num_threads), counts)
+    return num_threads
 
 
 def _strided(x: Tensor) -> tuple[int, int, int]:

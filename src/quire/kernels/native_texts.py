@@ -20,7 +20,7 @@ def write_texts(
     """key, value [T, num_kv_heads, head_dim] to [num_blocks, BLOCK_SIZE, num_kv_heads, head_dim], of one dtype of DTYPES.
 
     int64 starts [num_blocks + 1]: block b gets the tokens from starts[b] to starts[b + 1], at most BLOCK_SIZE of them. Where it
-    has fewer, what lies behind them is undefined; a block of none is left as it is.
+    has fewer, zeros lie behind them; a block of none is left as it is.
     """
     num_tokens, num_kv_heads, head_dim = key.shape
     num_blocks = key_blocks.shape[0]
