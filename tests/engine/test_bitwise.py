@@ -179,22 +179,23 @@ def test_two_threads(model: Path, engine: Engine) -> None:
         assert among(llm, PROBE_PARAMS[1], 9, 4) == expected
 
 
-@pytest.mark.parametrize("max_num_seqs", [1, 2])
-def test_prompt_logprobs_of_samples_that_compute_the_prompt_again(
-    model: Path, engine: Engine, max_num_seqs: int
-) -> None:
-    """Where there is no room to fork they wait, and start anew while the first one already answers."""
-    params = SamplingParams(temperature=1.0, seed=3, n=3, max_tokens=20, ignore_eos=True, prompt_logprobs=1)
+def test_prompt_logprobs_of_samples_that_compute_the_prompt_again(tiny_llama: Path, engine: Engine) -> None:
+    """Where there is no room to fork they wait for another sample's end, and start anew while the first one still answers."""
 
-    def run(**config: Any) -> tuple[Any, ...]:
-        with LLM(str(model), **engine, **config) as llm:
-            output = llm.generate(PROBE, params, use_tqdm=False)[0]
+    def run(llm: LLM, seed: int) -> tuple[Any, ...]:
+        ends = tuple(range(0, 256, 20))
+        params = SamplingParams(temperature=1.0, seed=seed, n=3, max_tokens=60, stop_token_ids=ends, prompt_logprobs=1)
+        output = llm.generate(PROBE, params, use_tqdm=False)[0]
         return output.prompt_logprobs, [sample.token_ids for sample in output.outputs]
 
-    expected = run()
-    assert [next(iter(position)) for position in expected[0][1:]] == PROBE[1:]
-    found = run(enable_prefix_caching=False, max_num_seqs=max_num_seqs, max_num_batched_tokens=16)
-    assert found == expected
+    with LLM(str(tiny_llama), **engine) as llm:
+        answers = [run(llm, seed) for seed in range(12)]
+    assert all([next(iter(position)) for position in logprobs[1:]] == PROBE[1:] for logprobs, _ in answers)
+    assert any(len(first) > len(second) + len(PROBE) // 8 for _, (first, second, _) in answers), (
+        "the third one has time"
+    )
+    with LLM(str(tiny_llama), **engine, max_num_seqs=2, max_num_batched_tokens=16) as llm:
+        assert [run(llm, seed) for seed in range(12)] == answers
 
 
 def test_prompt_logprobs_do_not_depend_on_chunks(model: Path, engine: Engine) -> None:
