@@ -17,7 +17,7 @@ from quire.bench.report import Report, print_table, write_json
 from quire.bench.times import Measurement
 from quire.bench.workloads import BenchRequest, Lengths, dataset_workload, parse_lengths, synthetic_workload
 from quire.cli import bench_serve, bench_startup
-from quire.cli.engine_flags import COMMON, add_engine_flags, engine_arguments
+from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
 from quire.cli.shared_flags import add_shared_flags
 from quire.core.engine_info import EngineInfo
 from quire.engine.async_llm import AsyncLLM
@@ -33,7 +33,17 @@ examples:
   quire bench latency --input-len 128 --output-len 256
   quire bench throughput --dataset conversations.jsonl --output result.json
 """
-ENGINE_FLAGS = (*COMMON, "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "num_steps_in_flight")
+ENGINE_FLAGS = (
+    *OF_EVERY_MODEL,
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "num_blocks",
+    "preallocate_kv_cache",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "num_steps_in_flight",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, aclosing
 from typing import Any, Protocol
 
 from quire.cli.answer import Answer, tell
-from quire.cli.engine_flags import COMMON, add_engine_flags, engine_arguments
+from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
 from quire.cli.sampling_flags import add_sampling_flags, request_fields, sampling_params
 from quire.cli.server_flags import add_server_flags, server_address
 from quire.client.address import RemoteError
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="system message (default: the model's own)")
     add_server_flags(parser, default=None, note="talk to an OpenAI-compatible server; --model is then its name there")
     add_sampling_flags(parser, max_tokens=1024, temperature=0.7)
-    add_engine_flags(parser, COMMON)
+    add_engine_flags(parser, OF_EVERY_MODEL)
 
 
 def run(args: argparse.Namespace) -> None:

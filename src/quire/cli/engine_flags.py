@@ -8,10 +8,11 @@ from typing import Any
 from quire.cli.config_flags import add_config_flags
 from quire.config import EngineConfig
 
-COMMON = (
+OF_EVERY_MODEL = (
     "model",
     "dtype",
     "quantization",
+    "kv_cache_dtype",
     "max_model_len",
     "memory_utilization",
     "backend",

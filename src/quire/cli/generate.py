@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from quire.cli.engine_flags import COMMON, add_engine_flags, engine_arguments
+from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
 from quire.cli.sampling_flags import add_sampling_flags, sampling_params
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import OutputKind
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chat", action="store_true", help="answer each prompt as a chat message")
     parser.add_argument("--json", action="store_true", help="print one JSON object a prompt")
     add_sampling_flags(parser, max_tokens=128, temperature=1.0)
-    add_engine_flags(parser, COMMON)
+    add_engine_flags(parser, OF_EVERY_MODEL)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from quire.cli.engine_flags import COMMON, add_engine_flags, engine_flag_words
+from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_flag_words
 from quire.cli.server_flags import add_server_flags, server_address
 from quire.client.address import ServerAddress
 from quire.client.batch import BatchCounts, BatchRun, count_requests
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_flags(
         parser, default=None, note="an OpenAI-compatible server (default: one is started for the run, and stopped)"
     )
-    add_engine_flags(parser, COMMON)
+    add_engine_flags(parser, OF_EVERY_MODEL)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -15,11 +15,9 @@ import numpy.typing as npt
 
 from quire.kernels.arithmetic import add, gather, scale
 from quire.kernels.dtype import OF_NUMPY, DType
-from quire.kernels.fresh_memory import fresh_memory
+from quire.kernels.fresh_memory import LINE, fresh_memory
 from quire.kernels.recording import NotRecordable, current_recording
 from quire.kernels.tensor import Numbers, Plan, Result
-
-LINE = 64
 
 
 class Array:

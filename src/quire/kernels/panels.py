@@ -13,12 +13,12 @@ from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.core.arrays import Float32Array
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
+from quire.kernels.fresh_memory import LINE
 from quire.kernels.native_module import instruction_sets, module, thread_count
 from quire.kernels.weight_memory import empty_weight
 
 PANEL = 16
-LINE = 64
-"""A panel begins on a cache line, and so do its headers."""
+"""Outputs. A panel begins on a cache line, and so do its headers."""
 
 
 @dataclass(frozen=True, slots=True)
