@@ -190,3 +190,31 @@ def test_a_program_that_ends_while_a_request_runs_has_its_own_exit_status(tiny_l
     for _ in range(3):
         ended = subprocess.run([sys.executable, "-c", IN_USE_AT_EXIT, tiny_llama], capture_output=True, timeout=120)
         assert ended.returncode == 3, ended.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("policy", "fields"),
+    [
+        ("fcfs", {"cache_salt": 5}),
+        ("fcfs", {"request_id": ["a"]}),
+        ("fcfs", {"sampling_params": {"temperature": 0}}),
+        ("priority", {"priority": "high"}),
+        ("priority", {"priority": float("nan")}),
+        ("fair", {"tenant": ["a"]}),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_its_callers_alone(tiny_llama: Path, policy: str, fields: dict[str, Any]) -> None:
+    async def body(llm: AsyncLLM) -> None:
+        async def collect(**given: Any) -> list[int]:
+            async for output in llm.generate(PROMPT, **{"sampling_params": greedy(max_tokens=100), **given}):
+                last = output
+            return last.outputs[0].token_ids
+
+        neighbour = asyncio.create_task(collect())
+        with pytest.raises(InvalidRequestError, match=f"{next(iter(fields))} must be"):
+            await collect(**fields)
+        assert len(await neighbour) == 100
+        assert not llm.errored
+        await llm.check_health()
+
+    run(tiny_llama, body, scheduling_policy=policy)

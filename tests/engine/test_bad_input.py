@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quire import LLM, SamplingParams
@@ -127,3 +128,42 @@ def test_threads_take_turns(llm: LLM) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda prompt: llm.generate(prompt, GREEDY, use_tqdm=False), prompts * 4))
     assert [outputs[0].outputs[0].token_ids for outputs in found] == expected * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"cache_salt": 5}, "cache_salt must be text"),
+        ({"cache_salt": "\ud800"}, "surrogate"),
+        ({"priority": ["high", 1]}, "priority must be int, got 'high'"),
+        ({"priority": [None, 1]}, "priority must be int"),
+        ({"priority": [2**70, 1]}, "64 bits"),
+        ({"priority": [1]}, "1 priority for 2 prompts"),
+        ({"sampling_params": {"temperature": 0}}, "sampling_params must be SamplingParams"),
+        ({"sampling_params": [{"temperature": 0}] * 2}, "sampling_params must be SamplingParams"),
+    ],
+)
+def test_what_is_given_with_a_prompt(llm: LLM, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said):
+        llm.generate([[65], [66]], use_tqdm=False, **fields)
+    assert not llm._engine.client.has_unfinished
+    assert not llm._engine.client._requests
+
+
+@pytest.mark.parametrize("prompts", [None, 5, {1, 2}, np.array([65, 66])])
+def test_prompts_that_are_none(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="A prompt is a string"):
+        llm.generate(prompts, GREEDY, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="A conversation is a list of messages"):
+        llm.chat(None, GREEDY, use_tqdm=False)  # type: ignore[arg-type]
+
+
+def test_token_ids_of_numpy_are_whole_numbers(llm: LLM) -> None:
+    expected, found = llm.generate([[65, 66], [np.int64(65), np.int32(66)]], GREEDY, use_tqdm=False)
+    assert found.outputs[0].token_ids == expected.outputs[0].token_ids
+    assert set(map(type, found.prompt_token_ids)) == {int}
+
+
+def test_beam_search_takes_its_own_parameters(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="must be BeamSearchParams"):
+        llm.beam_search([[65]], GREEDY)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from quire.engine.engine_connection import EngineConnection
 from quire.engine.input_processor import Prompt
 from quire.engine.launch import launch
 from quire.engine.local_engine import LocalEngine
+from quire.engine.request_fields import check_kind
 from quire.engine.stream import Stream
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import EngineDeadError
@@ -57,6 +58,7 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Stream a request's outputs; leaving the generator early (break, cancel) aborts the request."""
         params = sampling_params or SamplingParams()
+        check_kind(params, SamplingParams, "sampling_params")
         request = await _off_the_loop(
             _is_long(prompt) or params.structured_outputs is not None,
             lambda: self._connection.inputs.process(

@@ -72,6 +72,10 @@ def render_chat(
             " last message or opens a new one; set one of them to false.",
             field="continue_final_message",
         )
+    if not isinstance(messages, Sequence):
+        raise InvalidRequestError(
+            f"A conversation is a list of messages, got {type(messages).__name__}.", field="messages"
+        )
     conversation = [_plain_message(message, index) for index, message in enumerate(messages)]
     if not conversation:
         raise InvalidRequestError("The conversation has no messages; give at least one.", field="messages")

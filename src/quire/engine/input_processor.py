@@ -7,6 +7,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from quire.core.embedding import WHOLE_CONTEXT, EmbeddingRequest, PoolingParams
 from quire.core.request import Request
 from quire.core.sampling_params import BeamSearchParams, SamplingParams
 from quire.engine.grammar_check import GrammarCheck
+from quire.engine.request_fields import check_kind, check_request_fields
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
 
@@ -65,6 +67,8 @@ class InputProcessor:
         beam_search: BeamSearchParams | None = None,
     ) -> Request:
         self.check_task("generate")
+        check_kind(params, SamplingParams, "sampling_params")
+        check_request_fields(request_id=request_id, priority=priority, tenant=tenant, cache_salt=cache_salt)
         own_id = self._next_id()
         if isinstance(prompt, str):
             self.check_could_fit(prompt)
@@ -96,6 +100,8 @@ class InputProcessor:
         tenant: str = "",
     ) -> EmbeddingRequest:
         self.check_task("embed")
+        check_kind(params, PoolingParams, "pooling_params")
+        check_request_fields(request_id=request_id, priority=priority, tenant=tenant)
         if params.dimensions is not None and params.dimensions > self._model.hidden_size:
             raise InvalidRequestError(
                 f"dimensions is {params.dimensions}, but the model's vectors have {self._model.hidden_size};"
@@ -206,7 +212,7 @@ class InputProcessor:
         if set(map(type, ids)) <= {int} and min(ids, default=0) >= 0 and max(ids, default=0) < vocab_size:
             return ids
         for position, token_id in enumerate(ids):
-            valid = isinstance(token_id, int) and not isinstance(token_id, bool)
+            valid = isinstance(token_id, Integral) and not isinstance(token_id, bool)
             if not valid or not 0 <= token_id < vocab_size:
                 raise InvalidRequestError(
                     f"Token id {token_id!r} at position {position} of {field} is not a whole number from 0 to"
@@ -214,7 +220,7 @@ class InputProcessor:
                     field=field,
                     value=token_id,
                 )
-        return ids
+        return [int(token_id) for token_id in ids]
 
     def _check_length(self, token_ids: list[int], params: SamplingParams) -> None:
         num_tokens = len(token_ids)

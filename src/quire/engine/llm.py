@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from numbers import Real
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -30,13 +31,14 @@ from quire.engine.engine_client import Output
 from quire.engine.input_processor import Prompt
 from quire.engine.launch import launch
 from quire.engine.progress import Progress
+from quire.engine.request_fields import check_kind
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
 
 Messages = Sequence[Mapping[str, Any]]
 AnyRequest = Request | EmbeddingRequest
 Finished = TypeVar("Finished", RequestOutput, PoolingRequestOutput)
-Params = TypeVar("Params", SamplingParams, PoolingParams)
+Params = TypeVar("Params", SamplingParams, PoolingParams, int)
 
 
 class LLM:
@@ -70,7 +72,7 @@ class LLM:
         """
         prompt_list = _as_list(prompts)
         params_list = _for_each(sampling_params, SamplingParams(), len(prompt_list), "sampling_params")
-        priorities = [0] * len(prompt_list) if priority is None else list(priority)
+        priorities = _for_each(priority, 0, len(prompt_list), "priority")
         requests = [
             self._engine.inputs.process(prompt, _final_only(params), priority=prompt_priority, cache_salt=cache_salt)
             for prompt, params, prompt_priority in zip(prompt_list, params_list, priorities, strict=True)
@@ -111,6 +113,7 @@ class LLM:
 
     def beam_search(self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams) -> list[BeamSearchOutput]:
         """The `beam_width` best hypotheses of each prompt, best first."""
+        check_kind(params, BeamSearchParams, "params")
         hop = SamplingParams(
             temperature=0.0, max_tokens=1, logprobs=2 * params.beam_width, ignore_eos=True, detokenize=False
         )
@@ -234,7 +237,7 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many: a string, a dict and a list of ints are one."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
-    if len(prompts) > 0 and isinstance(prompts[0], int | float):
+    if not isinstance(prompts, Sequence) or (len(prompts) > 0 and isinstance(prompts[0], Real)):
         return [cast(Prompt, prompts)]
     return list(cast(Sequence[Prompt], prompts))
 
@@ -242,6 +245,8 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def _for_each(params: Params | Sequence[Params] | None, default: Params, num_prompts: int, field: str) -> list[Params]:
     if params is None:
         return [default] * num_prompts
+    for given in params if isinstance(params, Sequence) else [params]:
+        check_kind(given, type(default), field)
     if not isinstance(params, Sequence):
         return [params] * num_prompts
     if len(params) != num_prompts:

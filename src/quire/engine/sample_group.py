@@ -101,8 +101,7 @@ class SampleGroup:
         ]
 
     def _collect_prompt_logprobs(self, start: int, prompt_logprobs: list[TokenLogprobs]) -> None:
-        """Chunks come in order; a preempted prompt starts again, and what it repeats is dropped, as is what other samples do that compute the
-        prompt again."""
+        """Chunks come in order; a preempted prompt starts again, and what it repeats is dropped."""
         if self._prompt_logprobs is None:
             return
         skip = len(self._prompt_logprobs) - start

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Protocol
 
+import msgspec
+
 from quire.core.request import Request
 from quire.core.sequence import FinishReason, Sequence
 from quire.core.wire import Delta
@@ -54,6 +56,9 @@ def make_sequence(
 ) -> Sequence:
     """A sequence of this request: over its prompt unless `token_ids` says otherwise."""
     params = request.sampling_params
+    if index > 0 and params.prompt_logprobs is not None:
+        # The first sample has them; another one that computes the prompt again would find them once more, and no cached prefix.
+        params = msgspec.structs.replace(params, prompt_logprobs=None)
     # The end of text is part of a grammar, and its only end.
     ignores_eos = params.ignore_eos and params.structured_outputs is None
     eos = () if ignores_eos else request.eos_token_ids
