@@ -116,11 +116,13 @@ class RequestState:
         """Whether the caller gets something now: of a request for the end only, that."""
         return self.finished or self.request.sampling_params.output_kind is not OutputKind.FINAL_ONLY
 
+    def has_ended(self, index: int) -> bool:
+        """Of one sample."""
+        return self._samples[index].output.finished()
+
     def append(self, delta: SampleDelta, now: float) -> str | None:
-        """Take in a delta at a time, in monotonic seconds; returns the stop string that ends that sample, if one was found."""
+        """Take in a delta of a sample that has not ended, at a time, in monotonic seconds; returns the stop string that ends that sample, if one was found."""
         sample = self._samples[delta.index]
-        if sample.output.finish_reason is not None:
-            return None
         self._note_times(delta, sample, now)
         if delta.prompt_logprobs is not None:
             shaped = [shape_logprobs(self._tokenizer, position) for position in delta.prompt_logprobs]

@@ -79,6 +79,8 @@ class RequestsInProgress:
             if isinstance(delta, BeamDelta):
                 digest.outputs.append((delta.request_id, self._beam_output(delta, state.request)))
                 continue
+            if state.has_ended(delta.index):  # by a stop string, of which the engine did not know yet
+                continue
             stop = state.append(delta, now)
             if stop is not None and delta.finish_reason is None:
                 digest.stops.append((delta.request_id, delta.index, stop))
