@@ -29,6 +29,8 @@ logger = logging.getLogger("quire")
 
 INTERNAL_MESSAGE = "The server failed on this request; its log has the reason."
 MAX_VALUE_LENGTH = 64
+MAX_RULE_LENGTH = 400
+"""Of rules and the names of fields, which may quote what was given."""
 RETRY_HEADERS = {"Retry-After": str(RETRY_AFTER_S)}
 ANTHROPIC_ROUTE = "/v1/messages"
 ANTHROPIC_TYPES: dict[int, str] = {
@@ -69,6 +71,8 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
             return 500, error_object(500, str(error), code="generation_failed"), {}
         case RequestValidationError():
             return 400, _validation_error(error), {}
+        case RecursionError():
+            return 400, error_object(400, "The body is nested too deeply; flatten it."), {}
         case HTTPException():
             return error.status_code, error_object(error.status_code, str(error.detail)), dict(error.headers or {})
     logger.error("A request failed.", exc_info=error)
@@ -93,6 +97,7 @@ def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute] = ()) -> None:
         RequestTimeoutError,
         GenerationFailedError,
         RequestValidationError,
+        RecursionError,
         HTTPException,
         Exception,
     ):
@@ -109,13 +114,15 @@ def _validation_error(error: RequestValidationError) -> dict[str, Any]:
     """The first breach: the field, what was given, and the rule."""
     first = error.errors()[0]
     parts = [str(part) for part in first["loc"][1:]]
-    field = ".".join(part for part in parts if not part.startswith(HIDDEN_TAG)) or None
-    given = repr(first.get("input"))
-    if len(given) > MAX_VALUE_LENGTH:
-        given = given[:MAX_VALUE_LENGTH] + "…"
+    field = _cut(".".join(part for part in parts if not part.startswith(HIDDEN_TAG)), MAX_VALUE_LENGTH) or None
+    given = _cut(repr(first.get("input")), MAX_VALUE_LENGTH)
     if first["type"] == "json_invalid":
         return error_object(
             400, f"The body is not valid JSON: {first.get('ctx', {}).get('error', 'it does not parse')}."
         )
-    rule = first["msg"].removeprefix("Value error, ")
+    rule = _cut(first["msg"].removeprefix("Value error, "), MAX_RULE_LENGTH)
     return error_object(400, f"{field or 'The body'}: {rule}; got {given}.", field)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length] + "…"

@@ -68,6 +68,12 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(*_head_too_large())
 
     def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            # A request behind one that is being answered: to keep it uvicorn would stop reading, and so not see the client leave. The
+            # answer closes the connection instead, and the client sends the rest again (RFC 9112, 9.3.2).
+            self.cycle.keep_alive = False
+            self._discarding = True
+            raise ValueError
         super().on_message_begin()
         self._in_head, self._head_size = True, 0
         self._expect_within(HEAD_TIMEOUT_S)
@@ -91,6 +97,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls when the parser, or a callback of it, refuses the request."""
+        if self._discarding:
+            return
         self._refuse(*(self._refusal or (HTTPStatus.BAD_REQUEST, "This is no HTTP/1.1 request: it does not parse.")))
 
     def pause_writing(self) -> None:
@@ -129,9 +137,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._discarding = True
         self._expect_within(None)
         if self.cycle is not None and not self.cycle.response_complete:
-            # An earlier answer is on its way: another one in its midst would corrupt it.
-            self.transport.abort()
-            return
+            if self.cycle.response_started or not self.cycle.more_body:
+                # An earlier answer is on its way: another one in its midst would corrupt it.
+                self.transport.abort()
+                return
+            # It is this request's own body that is refused: nobody else answers it.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         body = msgspec.json.encode(error_object(status, message))
         self.transport.write(
             b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"

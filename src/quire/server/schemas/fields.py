@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
 MAX_NAME_LENGTH = 512
 MAX_TOKEN_ID = 2**31 - 1
@@ -34,10 +44,45 @@ INTERNAL_FIELDS = frozenset(
 """vLLM's and SGLang's words for where a prompt's KV cache is fetched from (CVE-2026-94622 and its like)."""
 
 
+def _fail_fast(schema: Any) -> None:
+    """Of all lists in it."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        for key, part in schema.items():
+            if key != "metadata":
+                _fail_fast(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            _fail_fast(part)
+
+
+def at_most(count: int) -> BeforeValidator:
+    """Of a dict: pydantic looks at all items before it counts them, and makes an error object for each."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > count:
+            raise PydanticCustomError(
+                "too_long",
+                "it has {given} entries, and may have at most {count}",
+                {"given": len(value), "count": count},
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
 class RequestBody(BaseModel):
     """Fields that quire does not know are ignored, as vLLM ignores them; a null is as good as leaving a field out."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Every list's first bad item is its last that is looked at: an error object for each of a million takes gigabytes."""
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
 
     @model_validator(mode="before")
     @classmethod

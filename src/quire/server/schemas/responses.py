@@ -13,6 +13,7 @@ from quire.server.schemas.fields import (
     MAX_NAME_LENGTH,
     MAX_TOKENS,
     RequestBody,
+    at_most,
     member,
     of_type,
     one_of,
@@ -22,6 +23,7 @@ from quire.server.schemas.sampling import GenerationFields, JSONSchemaFormat, st
 
 MAX_ITEMS = 4096
 MAX_PARTS = 1024
+MAX_METADATA = 16
 UNSUPPORTED = {
     "background": "a response is made while its client waits; leave it out and set stream to see it grow",
     "conversation": "nothing is kept beyond responses; go on from one with previous_response_id",
@@ -162,7 +164,9 @@ class ResponsesRequest(GenerationFields):
     previous_response_id: ItemId | None = None
     metadata: (
         Annotated[
-            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+            Field(max_length=MAX_METADATA),
+            at_most(MAX_METADATA),
         ]
         | None
     ) = None

@@ -20,6 +20,7 @@ from quire.server.schemas.fields import (
     RequestId,
     TokenId,
     TruncatePromptTokens,
+    at_most,
     member,
     one_of,
     text_or_list,
@@ -113,8 +114,8 @@ class GenerationFields(RequestBody):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_LISTED_TOKENS)] | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LISTED_TOKENS)] | None = Field(
-        None, description="Token ids (as digits) and what is added to their logits, -100 to 100."
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LISTED_TOKENS), at_most(MAX_LISTED_TOKENS)] | None = (
+        Field(None, description="Token ids (as digits) and what is added to their logits, -100 to 100.")
     )
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = None
     bad_words: Annotated[list[StopString], Field(max_length=MAX_LISTED_TOKENS)] | None = None
