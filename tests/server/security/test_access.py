@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import hmac
-import itertools
 import random
 import re
 import string
@@ -176,18 +175,16 @@ def test_cve_2026_105759_no_request_makes_a_metric_series(guarded: OwnServer) ->
 
     head = f"Host: localhost\r\nAuthorization: Bearer {KEYS[0]}\r\n"
 
-    def batch(count: int) -> None:
-        gets = (f"GET /v1/models/{word()} HTTP/1.1\r\n{head}X-{word()}: {word()}\r\n\r\n" for _ in range(count))
-        last = f"GET /{word()} HTTP/1.1\r\n{head}Connection: close\r\n\r\n"
-        answers = exchange(guarded.port, "".join(itertools.chain(gets, [last])).encode())
-        assert answers.count(b"HTTP/1.1 404") == count + 1
+    def batch(client: httpx.Client, count: int) -> None:
+        for path in (*(f"/v1/models/{word()}" for _ in range(count)), f"/{word()}"):
+            assert client.get(path, headers={f"X-{word()}": word()}).status_code == 404
         assert status_line(exchange(guarded.port, f"{word()} / HTTP/1.1\r\n{head}\r\n".encode())) == 400
 
     with guarded.client() as client:
-        batch(1)
+        batch(client, 1)
         before = series(client) | series(client)
-        for _ in range(100):
-            batch(100)
+        for _ in range(20):
+            batch(client, 100)
         assert series(client) == before
 
 
