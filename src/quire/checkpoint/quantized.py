@@ -33,8 +33,3 @@ class QuantizedRows:
     """[R, groups]"""
     rotated: bool = False
     """They are those of the weight's rotated rows (kernels/rotation.py)."""
-
-    @property
-    def finite(self) -> bool:
-        """Whether all weights are finite: their scales and minima are."""
-        return all(bool(np.isfinite(part).all()) for part in (self.scale, self.minimum) if part is not None)
