@@ -96,7 +96,7 @@ class EngineConfig:
     max_model_len: int | None = knob(
         None, "longest prompt + output in tokens (default: what the model and memory allow)"
     )
-    block_size: int = knob(16, "tokens in a KV block")
+    block_size: int | None = knob(None, "tokens in a KV block (default: 16, with an int8 KV cache 32)")
     num_blocks: int | None = knob(None, "KV blocks (default: sized from free memory)")
     preallocate_kv_cache: bool = knob(
         False,

@@ -154,7 +154,7 @@ def test_prefix_cache_cold_and_warm(model: Path, engine: Engine) -> None:
 @pytest.mark.parametrize("num_steps_in_flight", [1, 2])
 def test_forced_preemption(tiny_llama: Path, params: SamplingParams, num_steps_in_flight: int, engine: Engine) -> None:
     expected = alone(tiny_llama, params, engine)
-    config = {**engine, "num_blocks": 26, "max_model_len": 256, "enable_prefix_caching": False}
+    config = {**engine, "num_blocks": 26, "block_size": 16, "max_model_len": 256, "enable_prefix_caching": False}
     long = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
     with LLM(str(tiny_llama), **config, num_steps_in_flight=num_steps_in_flight) as llm:
         batch = [[1] * 40, [2] * 40, [3] * 40, PROBE]

@@ -65,7 +65,7 @@ def run(model: str, prompts: list[list[int]] = PROMPTS, **config: Any) -> list[A
         *(("gemma3", weights) for weights in ("bfloat16", "stored", "int8-kv")),
     ],
 )
-def test_the_bits_do_not_depend_on_batch_chunks_threads_or_programs(
+def test_the_bits_do_not_depend_on_batch_chunks_threads_blocks_or_programs(
     model: str, weights: str, request: pytest.FixtureRequest
 ) -> None:
     name, config = request.getfixturevalue(model), WEIGHTS[weights]
@@ -74,6 +74,7 @@ def test_the_bits_do_not_depend_on_batch_chunks_threads_or_programs(
     assert run(name, enforce_eager=True, **config) == expected
     assert run(name, max_num_batched_tokens=16, num_threads=1, **config) == expected
     assert run(name, max_num_seqs=1, **config) == expected
+    assert run(name, block_size=48, **config) == expected
     with LLM(name, backend="cpu", num_blocks=400, **config) as llm:
         warm = [llm.generate(PROMPTS, PARAMS, use_tqdm=False) for _ in range(2)]  # type: ignore[arg-type]
     assert [answers(outputs) for outputs in warm] == [expected] * 2

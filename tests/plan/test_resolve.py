@@ -16,6 +16,7 @@ from quire.plan.resolve import check_context, resolve
 from quire.plan.resolved_config import ResolvedConfig
 
 GIVEN: dict[str, Any] = {
+    "block_size": 48,
     "dtype": "float32",
     "quantization": "none",
     "packed_cache": "on",
@@ -133,6 +134,17 @@ def test_given_sizes_that_the_native_kernels_are_slower_with_are_said_to_be(
     assert resolve(config, smollm2_config, machine).reasons == lines
 
 
+@pytest.mark.parametrize(("kv_cache_dtype", "block_size"), [("auto", 16), ("int8", 32)])
+def test_a_block_has_the_tokens_that_attention_is_fast_with(
+    smollm2_config: ModelConfig, machine: Machine, kv_cache_dtype: Any, block_size: int
+) -> None:
+    config = resolve(EngineConfig(kv_cache_dtype=kv_cache_dtype), smollm2_config, machine)
+    assert config.kv_cache.block_size == config.memory.demand.block_size == block_size
+    assert len(reasons_about(config, f"block_size {block_size}:")) == 1
+    given = resolve(EngineConfig(kv_cache_dtype=kv_cache_dtype, block_size=8), smollm2_config, machine)
+    assert given.kv_cache.block_size == 8
+
+
 @pytest.mark.parametrize(("quantized", "backend"), [(False, "auto"), (True, "torch")])
 def test_stored_bits_that_are_not_there_or_cannot_be_multiplied_are_refused(
     smollm2_config: ModelConfig, machine: Machine, quantized: bool, backend: Any
@@ -217,7 +229,7 @@ def test_the_kernels_choose_their_instruction_set_unless_one_is_asked_for(
     assert resolve(EngineConfig(backend="torch"), smollm2_config, laptop).instruction_set is None
 
 
-def test_twice_as_many_blocks_of_int8_fit(
+def test_twice_as_many_tokens_of_int8_fit(
     smollm2_config: ModelConfig, gemma_config: ModelConfig, machine: Machine
 ) -> None:
     """One scale of 4 bytes beside 64 or 256 codes."""
@@ -229,8 +241,8 @@ def test_twice_as_many_blocks_of_int8_fit(
             for kv in ("auto", "int8")
         )
         assert (floats.kv_cache_dtype, codes.kv_cache_dtype) == ("bfloat16", "int8")
-        assert low < floats.kv_cache.bytes_per_block / codes.kv_cache.bytes_per_block < 2
-        assert low < codes.num_blocks / floats.num_blocks < 2.02
+        assert low < 2 * floats.kv_cache.bytes_per_block / codes.kv_cache.bytes_per_block < 2
+        assert low < 2 * codes.num_blocks / floats.num_blocks < 2.02
         assert codes.memory.kv_bytes_per_token < floats.memory.kv_bytes_per_token / low
 
 

@@ -14,6 +14,7 @@ from quire.plan.backend import (
     check_kv_cache_dtype,
     check_quantization,
     choose_backend,
+    choose_block_size,
     choose_quantization,
     runs_native,
 )
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace) -> None:
     machine = read_machine()
     budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)
     quantization, _ = choose_quantization(config, model, machine)
+    block_size, _ = choose_block_size(config, model)
     native = runs_native(config, model, machine)
     demand = Demand(
         dtype="float32",
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
         max_model_len=config.max_model_len or model.default_context,
         concurrency=args.concurrency,
         max_num_seqs=args.concurrency,
-        block_size=config.block_size,
+        block_size=block_size,
         max_num_batched_tokens=config.max_num_batched_tokens,
         enable_chunked_prefill=not model.is_encoder,
     )

@@ -157,7 +157,7 @@ def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: Bac
     if backend != "cpu":
         return []
     costs = []
-    if config.block_size % KEYS_PER_PANEL:
+    if config.block_size is not None and config.block_size % KEYS_PER_PANEL:
         costs.append(
             f"block_size {config.block_size}: attention copies keys and values before it reads them; a multiple of"
             f" {KEYS_PER_PANEL} is faster."
@@ -168,6 +168,17 @@ def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: Bac
             " not recorded, they go through Python."
         )
     return costs
+
+
+def choose_block_size(config: EngineConfig, model: ModelConfig) -> tuple[int, str | None]:
+    """The least that attention is fast with, and the reason, where it was not given and there is KV at all."""
+    if config.block_size is not None:
+        return config.block_size, None
+    block_size = KEYS_PER_PANEL * (2 if config.kv_cache_dtype == "int8" else 1)
+    if model.is_encoder:
+        return block_size, None
+    fast = "keys of 8 bits are read faster by so many" if config.kv_cache_dtype == "int8" else "fewer are read slower"
+    return block_size, f"block_size {block_size}: {fast}, and a cached prefix ends at a multiple of it."
 
 
 def choose_packed_cache(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig, SchedulerConfig, Task
-from quire.core.backend import Backend
 from quire.core.kv_layout import make_kv_cache_config
 from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModelError
 from quire.plan.backend import (
-    ResolvedPackedCache,
     check_kv_cache_dtype,
     check_quantization,
     choose_backend,
+    choose_block_size,
     choose_instruction_set,
     choose_packed_cache,
     choose_quantization,
@@ -42,6 +42,8 @@ TYPICAL_SEQUENCE_TOKENS = 512
 
 MIN_FULL_SEQUENCES = 4
 """... and for at least this many of the whole context. More would only take a laptop's memory from its user."""
+
+Choice = TypeVar("Choice")
 
 
 def resolve(config: EngineConfig, model: ModelConfig, machine: Machine) -> ResolvedConfig:
@@ -71,17 +73,19 @@ class _Resolver:
         """Bytes that the whole process may take."""
         self.reasons: list[str] = []
         self.quantization: Quantization = "none"
+        self.block_size = self._with_reason(choose_block_size(config, model))
 
     def resolve(self) -> ResolvedConfig:
         task = self._task()
-        self.quantization = self._quantization()
+        self.quantization = self._with_reason(choose_quantization(self.config, self.model, self.machine))
         dtype = self._dtype()
-        backend = self._backend(dtype)
-        instruction_set = self._instruction_set(backend)
+        backend = self._with_reason(choose_backend(self.config, self.model, self.machine, dtype))
+        instruction_set = self._with_reason(choose_instruction_set(self.config, self.machine, backend))
         check_quantization(self.config, self.quantization, self.model, backend)
         self.reasons += weights_left_as_floats(self.quantization, self.model, dtype)
         check_kv_cache_dtype(self.config, self.model, backend)
         self.reasons += what_given_sizes_cost(self.config, self.model, backend)
+        packed_cache = self._with_reason(choose_packed_cache(self.config, self.model, self.quantization, backend))
         demand = self._with_context(self._whole_context(dtype, native=backend == "cpu"))
         kv_cache = make_kv_cache_config(
             self.model.kv_specs(),
@@ -94,7 +98,7 @@ class _Resolver:
             task=task,
             dtype=dtype,
             quantization=self.quantization,
-            packed_cache=self._packed_cache(backend),
+            packed_cache=packed_cache,
             kv_cache_dtype=demand.resolved_kv_cache_dtype,
             preallocate_kv_cache=self.config.preallocate_kv_cache,
             enforce_eager=self.config.enforce_eager,
@@ -109,6 +113,13 @@ class _Resolver:
             reasons=tuple(self.reasons),
         )
 
+    def _with_reason(self, choice: tuple[Choice, str | None]) -> Choice:
+        """A choice whose reason, if it has one, has been noted."""
+        chosen, reason = choice
+        if reason is not None:
+            self.reasons.append(reason)
+        return chosen
+
     def _task(self) -> Task:
         possible: Task = "embed" if self.model.is_encoder else "generate"
         if self.config.task not in ("auto", possible):
@@ -118,37 +129,12 @@ class _Resolver:
             )
         return possible
 
-    def _quantization(self) -> Quantization:
-        quantization, reason = choose_quantization(self.config, self.model, self.machine)
-        if reason is not None:
-            self.reasons.append(reason)
-        return quantization
-
     def _dtype(self) -> ResolvedDType:
         native = runs_native(self.config, self.model, self.machine)
         demand = self._whole_context("float32", native=native)
-        dtype, reason = choose_dtype(self.config, self.model, self.machine, demand, self.budget, native=native)
-        if reason is not None:
-            self.reasons.append(reason)
-        return dtype
-
-    def _backend(self, dtype: ResolvedDType) -> Backend:
-        backend, reason = choose_backend(self.config, self.model, self.machine, dtype)
-        if reason is not None:
-            self.reasons.append(reason)
-        return backend
-
-    def _instruction_set(self, backend: Backend) -> str | None:
-        instruction_set, reason = choose_instruction_set(self.config, self.machine, backend)
-        if reason is not None:
-            self.reasons.append(reason)
-        return instruction_set
-
-    def _packed_cache(self, backend: Backend) -> ResolvedPackedCache:
-        packed_cache, reason = choose_packed_cache(self.config, self.model, self.quantization, backend)
-        if reason is not None:
-            self.reasons.append(reason)
-        return packed_cache
+        return self._with_reason(
+            choose_dtype(self.config, self.model, self.machine, demand, self.budget, native=native)
+        )
 
     def _num_threads(self) -> int:
         asked, cores, cpus = self.config.num_threads, self.machine.num_cores, self.machine.num_cpus
@@ -170,7 +156,7 @@ class _Resolver:
             max_model_len=self.config.max_model_len or self.model.default_context,
             concurrency=1,
             max_num_seqs=self.config.max_num_seqs,
-            block_size=self.config.block_size,
+            block_size=self.block_size,
             max_num_batched_tokens=self.config.max_num_batched_tokens,
             enable_chunked_prefill=self._chunked_prefill,
         )
