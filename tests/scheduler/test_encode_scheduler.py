@@ -15,6 +15,7 @@ from quire.core.kv_layout import make_kv_cache_config
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import FinishReason, Sequence
 from quire.scheduler.encode_scheduler import EncodeScheduler
+from quire.scheduler.fair_policy import FairPolicy
 
 VECTORS = Vectors(b"\0\0\0\0", 1)
 
@@ -106,6 +107,50 @@ def test_the_scheduling_policy_orders_texts_too(policy: str, expected: list[int]
     scheduler.add(text(3, 10, tenant="b", priority=-1), PoolingParams())
     plans = [scheduler.plan() for _ in range(4)]
     assert [plan.rows[0].token_ids[0] for plan in plans if plan is not None] == expected
+
+
+def add_for(scheduler: EncodeScheduler, tenant: str, *seq_ids: int) -> list[Sequence]:
+    sequences = [text(seq_id, 10, tenant=tenant) for seq_id in seq_ids]
+    for sequence in sequences:
+        scheduler.add(sequence, PoolingParams())
+    return sequences
+
+
+def test_a_tenant_whose_text_was_computed_comes_after_one_who_had_none() -> None:
+    scheduler = make_scheduler(policy="fair", max_num_batched_tokens=10)
+    add_for(scheduler, "a", 0)
+    add_for(scheduler, "b", 1, 2, 3)
+    plan = scheduler.plan()
+    assert plan is not None
+    assert answer(scheduler, plan) == [0]
+    add_for(scheduler, "a", 4)
+    assert [waiting.seq_id for waiting in scheduler.waiting] == [1, 2, 4, 3]
+
+
+def test_a_fair_share_counts_what_was_computed_and_no_more() -> None:
+    scheduler = make_scheduler(policy="fair", max_num_batched_tokens=10)
+    computed, dropped, waiting = add_for(scheduler, "a", 0, 1, 2)
+    plan = scheduler.plan()
+    assert plan is not None
+    assert computed.first_scheduled_time is not None
+    assert waiting.first_scheduled_time is None
+    assert answer(scheduler, plan) == [0]
+    scheduler.abort(dropped)
+    # Tenant a was served 10 tokens and waits for 10 at 20: its next texts start at 20 and 30.
+    add_for(scheduler, "a", 3, 4)
+    add_for(scheduler, "b", 5, 6, 7)
+    plans = [scheduler.plan() for _ in range(6)]
+    assert [plan.rows[0].token_ids[0] for plan in plans if plan is not None] == [5, 6, 2, 3, 7, 4]
+    for plan in plans:
+        assert plan is not None
+        answer(scheduler, plan)
+    # Nobody is left: the next busy period starts even.
+    add_for(scheduler, "a", 8)
+    add_for(scheduler, "c", 9)
+    assert [queued.seq_id for queued in scheduler.waiting] == [8, 9]
+    policy = scheduler._policy
+    assert isinstance(policy, FairPolicy)
+    assert policy.num_tenants == 2
 
 
 @given(

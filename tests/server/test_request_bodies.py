@@ -14,7 +14,7 @@ from quire.server.errors import describe
 from quire.server.routes.tokenize import TokenizeRequest
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.completions import CompletionRequest
-from quire.server.schemas.fields import RequestBody
+from quire.server.schemas.fields import HIDDEN_TAG, RequestBody
 from quire.server.schemas.responses import ResponsesRequest
 
 MANY = 3000
@@ -26,22 +26,39 @@ def bodies(kind: type[RequestBody] = RequestBody) -> Iterator[type[RequestBody]]
         yield from bodies(own)
 
 
-def lists(schema: Any) -> Iterator[dict[str, Any]]:
+def parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Of a core schema: itself and all schemas in it."""
     if isinstance(schema, dict):
-        if schema.get("type") == "list":
-            yield schema
+        yield schema
         for key, part in schema.items():
             if key != "metadata":
-                yield from lists(part)
+                yield from parts(part)
     elif isinstance(schema, list | tuple):
         for part in schema:
-            yield from lists(part)
+            yield from parts(part)
+
+
+def parts_of_bodies(kind: str) -> dict[str, list[dict[str, Any]]]:
+    return {
+        body.__name__: [part for part in parts(body.__pydantic_core_schema__) if part.get("type") == kind]
+        for body in bodies()
+    }
 
 
 def test_every_list_of_every_body_ends_with_its_first_bad_item() -> None:
-    found = {body.__name__: list(lists(body.__pydantic_core_schema__)) for body in bodies()}
+    found = parts_of_bodies("list")
     assert sum(map(len, found.values())) > 20
     assert [name for name, own in found.items() if not all(one.get("fail_fast") for one in own)] == []
+
+
+def test_no_error_names_a_member_of_a_union() -> None:
+    """Which no request has: `tool_choice.str`. A field that takes several kinds of values says so in one message."""
+    assert not any(parts_of_bodies("union").values())
+    found = parts_of_bodies("tagged-union")
+    assert sum(map(len, found.values())) > 10
+    assert [
+        name for name, own in found.items() for one in own if not all(t.startswith(HIDDEN_TAG) for t in one["choices"])
+    ] == []
 
 
 @pytest.mark.parametrize(

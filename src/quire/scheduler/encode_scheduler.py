@@ -81,7 +81,6 @@ class EncodeScheduler:
         assert planned.step_id == plan.step_id == result.step_id, "steps are committed in the order they were planned"
         texts = []
         for sequence, row in zip(sequences, result.rows, strict=True):
-            sequence.num_steps_in_flight -= 1
             if not sequence.finished:
                 sequence.num_computed = sequence.num_known
                 self._finish(sequence, FinishReason.STOP if isinstance(row, Vectors) else FinishReason.ERROR)
@@ -107,7 +106,6 @@ class EncodeScheduler:
         sequence.status = SequenceStatus.RUNNING
         sequence.first_scheduled_time = time.monotonic()
         sequence.num_planned = sequence.num_known
-        sequence.num_steps_in_flight += 1
         self.num_prompt_tokens += sequence.num_known
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from quire.server.chat_turn import Conversation
-from quire.server.schemas.fields import MAX_TOKENS, RequestBody, member, one_of, text_or_list
+from quire.server.schemas.fields import MAX_TOKENS, RequestBody, TextOrObject, member, one_of, text_or_list
 from quire.server.schemas.sampling import Logprobs, SamplingFields
 from quire.server.tools.definitions import parse_tool_choice, parse_tools
 
@@ -78,5 +78,5 @@ class ChatCompletionRequest(TemplateFields, SamplingFields):
     )
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = Field(None, description="Only with logprobs.")
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: TextOrObject | None = None
     parallel_tool_calls: bool | None = None

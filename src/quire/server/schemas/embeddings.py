@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, Field
 
-from quire.server.schemas.fields import Name, Priority, RequestBody, TokenId
+from quire.server.schemas.fields import Name, Priority, RequestBody, TokenId, member, one_of, text_or_object
 
 MAX_TEXTS = 2048
 """Texts in one request, as OpenAI has it."""
@@ -29,24 +29,16 @@ def _form(value: Any) -> str | None:
     return {str: "texts", int: "token_ids", list: "lists"}.get(type(value[0]))
 
 
-def _document_form(value: Any) -> str:
-    return "text" if isinstance(value, str) else "document"
-
-
 Input = Annotated[
-    Annotated[Text, Tag("text")]
-    | Annotated[Texts, Tag("texts")]
-    | Annotated[TokenIds, Tag("token_ids")]
-    | Annotated[ListsOfTokenIds, Tag("lists")],
-    Discriminator(
-        _form,
-        custom_error_type="input_form",
-        custom_error_message="must be a text, a list of texts, a list of token ids, or a list of such lists",
-    ),
+    Annotated[Text, member("text")]
+    | Annotated[Texts, member("texts")]
+    | Annotated[TokenIds, member("token_ids")]
+    | Annotated[ListsOfTokenIds, member("lists")],
+    one_of("a text, a list of texts, a list of token ids, or a list of such lists, and no empty list", _form),
 ]
 OneOrMoreTexts = Annotated[
-    Annotated[Text, Tag("text")] | Annotated[Texts, Tag("texts")],
-    Discriminator(_form, custom_error_type="input_form", custom_error_message="must be a text or a list of texts"),
+    Annotated[Text, member("text")] | Annotated[Texts, member("texts")],
+    one_of("a text or a list of texts, and no empty list", _form),
 ]
 
 
@@ -90,7 +82,8 @@ class TextDocument(RequestBody):
 
 
 Document = Annotated[
-    Annotated[Text, Tag("text")] | Annotated[TextDocument, Tag("document")], Discriminator(_document_form)
+    Annotated[Text, member("text")] | Annotated[TextDocument, member("object")],
+    one_of("a text or an object with a text", text_or_object),
 ]
 
 

@@ -119,6 +119,10 @@ def text_or_list(value: Any) -> str | None:
     return "text" if isinstance(value, str) else "list" if isinstance(value, list) else None
 
 
+def text_or_object(value: Any) -> str | None:
+    return "text" if isinstance(value, str) else "object" if isinstance(value, dict) else None
+
+
 def of_type(*kinds: str, default: str | None = None) -> Discriminator:
     """Of a union of objects that say in `type` which they are; each is a `member` of that name."""
 
@@ -131,6 +135,10 @@ def of_type(*kinds: str, default: str | None = None) -> Discriminator:
 
 
 Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH)]
+TextOrObject = Annotated[
+    Annotated[str, member("text")] | Annotated[dict[str, Any], member("object")],
+    one_of("a text or an object", text_or_object),
+]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="A smaller number runs first.")]
 CacheSalt = Annotated[

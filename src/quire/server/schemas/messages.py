@@ -15,6 +15,7 @@ from quire.server.schemas.fields import (
     MAX_TOKENS,
     Name,
     RequestBody,
+    TextOrObject,
     member,
     of_type,
     one_of,
@@ -137,7 +138,7 @@ class CountTokensRequest(GenerationFields):
     output_config: OutputConfig | None = None
     metadata: Metadata | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    container: str | dict[str, Any] | None = Field(None, description="Not supported.")
+    container: TextOrObject | None = Field(None, description="Not supported.")
     mcp_servers: list[dict[str, Any]] | None = Field(None, description="Not supported.")
 
     def conversation(self) -> Conversation:

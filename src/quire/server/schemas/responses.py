@@ -13,6 +13,7 @@ from quire.server.schemas.fields import (
     MAX_NAME_LENGTH,
     MAX_TOKENS,
     RequestBody,
+    TextOrObject,
     at_most,
     member,
     of_type,
@@ -154,7 +155,7 @@ class ResponsesRequest(GenerationFields):
         None, description="The rest of the context if null; more than fits is cut to what fits."
     )
     tools: list[dict[str, Any]] | None = Field(None, description="Of the type function.")
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: TextOrObject | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
@@ -176,7 +177,7 @@ class ResponsesRequest(GenerationFields):
     include: list[str] | None = Field(None, description="Has no effect.")
     chat_template_kwargs: dict[str, Any] | None = None
     background: bool | None = Field(None, description="Not supported.")
-    conversation: str | dict[str, Any] | None = Field(None, description="Not supported.")
+    conversation: TextOrObject | None = Field(None, description="Not supported.")
     prompt: dict[str, Any] | None = Field(None, description="Not supported.")
     top_logprobs: int | None = Field(None, description="Not supported.")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field
+from pydantic import Field
 
 from quire.core.sampling_params import OutputKind, SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
@@ -18,10 +18,12 @@ from quire.server.schemas.fields import (
     Priority,
     RequestBody,
     RequestId,
+    TextOrObject,
     TokenId,
     TruncatePromptTokens,
     at_most,
     member,
+    of_type,
     one_of,
     text_or_list,
 )
@@ -77,19 +79,23 @@ class StructuralTagResponse(RequestBody):
 
 
 ResponseFormat = Annotated[
-    TextResponse | JSONObjectResponse | JSONSchemaResponse | StructuralTagResponse, Discriminator("type")
+    Annotated[TextResponse, member("text")]
+    | Annotated[JSONObjectResponse, member("json_object")]
+    | Annotated[JSONSchemaResponse, member("json_schema")]
+    | Annotated[StructuralTagResponse, member("structural_tag")],
+    of_type("text", "json_object", "json_schema", "structural_tag"),
 ]
 
 
 class StructuredOutputFields(RequestBody):
     """vLLM's `structured_outputs`: exactly one of them."""
 
-    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    json_: TextOrObject | None = Field(None, alias="json")
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
-    structural_tag: dict[str, Any] | str | None = None
+    structural_tag: TextOrObject | None = None
 
 
 class StreamOptions(RequestBody):
@@ -136,7 +142,7 @@ class SamplingFields(GenerationFields):
     prompt_logprobs: Logprobs | None = Field(None, description="Not together with stream.")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputFields | None = None
-    guided_json: dict[str, Any] | str | None = None
+    guided_json: TextOrObject | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
