@@ -135,14 +135,15 @@ def test_memory_is_bounded_however_many_tenants_come() -> None:
     assert policy.num_tenants == 0
 
 
-def test_a_cached_prefix_costs_nothing() -> None:
+def test_a_cached_prefix_costs_nothing_and_each_output_token_two() -> None:
     policy = FairPolicy()
     running, waiting = make_sequence(0, 20, num_output=10, tenant="a"), make_sequence(1, 4, tenant="b")
     for sequence in (running, waiting):
         policy.arrived(sequence, 0)
     policy.started(running)
     running.num_cached_tokens = 16
+    running.token_ids.append(7)
     policy.finished(running)
     again = make_sequence(2, 4, tenant="a")
     policy.arrived(again, 0)
-    assert policy.place(again)[0] == 20 - 16, "and none of its output came"
+    assert policy.place(again)[0] == 20 - 16 + 2 * 1
