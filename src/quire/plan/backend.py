@@ -177,8 +177,8 @@ def choose_block_size(config: EngineConfig, model: ModelConfig) -> tuple[int, st
     block_size = KEYS_PER_PANEL * (2 if config.kv_cache_dtype == "int8" else 1)
     if model.is_encoder:
         return block_size, None
-    fast = "keys of 8 bits are read faster by so many" if config.kv_cache_dtype == "int8" else "fewer are read slower"
-    return block_size, f"block_size {block_size}: {fast}, and a cached prefix ends at a multiple of it."
+    fast = "keys of 8 bits are read faster by so many; " if config.kv_cache_dtype == "int8" else ""
+    return block_size, f"block_size {block_size}: {fast}a cached prefix ends at a multiple of it."
 
 
 def choose_packed_cache(
