@@ -24,7 +24,7 @@ struct AttentionCall {
     float softcap;   // 0: none
     int64_t window;  // keys a query sees, itself included; 0: all before it
     bool causal;     // else a query sees all keys of its row
-    float* scratch;  // for sums of sections, on a cache line (attention_pieces.h)
+    float* scratch;  // for sums of sections, on a cache line (attention_jobs.h)
     int64_t scratch_floats;
 };
 

@@ -12,26 +12,26 @@ static_assert(KEYS == UNITS * 4 && PANELS == 4);
 
 // 64 units. All are loaded before the first is stored: so many bytes of a memmove would be a call.
 inline void put_units(const int32_t* from, int32_t* to) {
-    constexpr int PIECES = 4 * COLUMNS / LANES;
-    Ints units[PIECES];
-    for (int i = 0; i < PIECES; ++i) units[i] = load_units(from + i * LANES);
-    for (int i = 0; i < PIECES; ++i) std::memcpy(to + i * LANES, &units[i], sizeof units[i]);
+    constexpr int REGISTERS = 4 * COLUMNS / LANES;
+    Ints units[REGISTERS];
+    for (int i = 0; i < REGISTERS; ++i) units[i] = load_units(from + i * LANES);
+    for (int i = 0; i < REGISTERS; ++i) std::memcpy(to + i * LANES, &units[i], sizeof units[i]);
 }
 
 constexpr int MOST_DIMENSIONS = 512;  // so that sums of two parts are an int32
 
 template <int PARTS>
-class CodesMeeting {
+class InTilesOfCodes {
 public:
     using Type = CodesInTiles<PARTS>;
     static constexpr int SPARE_QUERIES = TILE_ROWS;
 
-    CodesMeeting(const AttentionCall& call, int most_queries) : head_dim_(call.layout.head_dim) {
+    InTilesOfCodes(const AttentionCall& call, int most_queries) : head_dim_(call.layout.head_dim) {
         TileShape of_rows{most_queries < TILE_ROWS ? most_queries : TILE_ROWS, TILE_BYTES};
         begin_tiles({of_rows, of_rows, of_rows, of_rows, of_rows, {}, {}, of_rows});
     }
-    CodesMeeting(const CodesMeeting&) = delete;
-    ~CodesMeeting() { end_tiles(); }
+    InTilesOfCodes(const InTilesOfCodes&) = delete;
+    ~InTilesOfCodes() { end_tiles(); }
 
     void meet(const AttentionCall& call, Queries& queries, int begin, int count, int64_t first, bool whole) {
         lay_out_values();
@@ -200,8 +200,8 @@ private:
 void attention_bfloat16_over_codes(const AttentionCall& call, const Team& team) {
     int head_dim = call.layout.head_dim;
     if (head_dim % (4 * COLUMNS) || head_dim > MOST_DIMENSIONS) QUIRE_ISA::attention_bfloat16_over_codes(call, team);
-    else if (head_dim <= MOST_OF_ONE_PART) attention<CodesMeeting<1>>(call, team);
-    else attention<CodesMeeting<2>>(call, team);
+    else if (head_dim <= MOST_OF_ONE_PART) attention<InTilesOfCodes<1>>(call, team);
+    else attention<InTilesOfCodes<2>>(call, team);
 }
 
 }  // namespace quire::QUIRE_TILES

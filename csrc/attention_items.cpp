@@ -52,7 +52,7 @@ std::vector<Part> parts_of(const AttentionCall& call) {
 // Neighbours that share keys, as many as there is room for and as leave work for all threads.
 std::vector<Item> groups_of(const AttentionCall& call, const std::vector<Part>& parts, int num_threads) {
     int heads = call.num_heads / call.layout.num_kv_heads, num_parts = static_cast<int>(parts.size());
-    int pieces = (2 * num_threads + call.layout.num_kv_heads - 1) / call.layout.num_kv_heads, most = (num_parts + pieces - 1) / pieces;
+    int cuts = (2 * num_threads + call.layout.num_kv_heads - 1) / call.layout.num_kv_heads, most = (num_parts + cuts - 1) / cuts;
     std::vector<Item> groups;
     for (int first = 0; first < num_parts;) {
         auto queries = [&](int p) { return static_cast<int>(parts[p].last - parts[p].first) * heads; };

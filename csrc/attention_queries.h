@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention_chunk.h"
-#include "attention_pieces.h"
+#include "attention_jobs.h"
 #include "functions.h"
 
 namespace quire::QUIRE_ISA {

@@ -181,9 +181,9 @@ private:
 };
 
 void attend_section(const AttentionCall& call, const Item& item, int64_t section, const Keys& after, Queries& queries,
-                    InTiles& meeting) {
-    if (meeting.passes(call, item)) meeting.pass(call, item, section, queries);
-    else QUIRE_ISA::attend_section(call, item, section, after, queries, meeting);
+                    InTiles& way) {
+    if (way.passes(call, item)) way.pass(call, item, section, queries);
+    else QUIRE_ISA::attend_section(call, item, section, after, queries, way);
 }
 
 // Of a head's dimensions whole tiles only.

@@ -15,17 +15,17 @@
 
 namespace quire::QUIRE_ISA {
 
-// A `Meeting` is how queries meet a chunk: `Type` (kv_types.h), SPARE_QUERIES whose memory it reads beyond the last, a
+// A `Way` is how queries meet a chunk: `Type` (kv_types.h), SPARE_QUERIES whose memory it reads beyond the last, a
 // `chunk`, and `meet` for queries [begin, begin + count) and the chunk's keys from `first` on; `whole` where all see all of it.
 // It is made for the call and the most queries that one of its items has.
 
 constexpr int CHUNKS_AHEAD = 2;  // what is asked for while a chunk is met
 
 // Queries [begin, begin + count) meet keys; those `after` them come next.
-template <typename Meeting>
-void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int begin, int count, Queries& queries, Meeting& meeting) {
-    using Type = typename Meeting::Type;
-    auto& chunk = meeting.chunk;
+template <typename Way>
+void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int begin, int count, Queries& queries, Way& way) {
+    using Type = typename Way::Type;
+    auto& chunk = way.chunk;
     int64_t beyond = keys.first + (keys.end - keys.first + KEYS - 1) / KEYS * KEYS;
     for (int64_t first = keys.first; first < keys.end; first += KEYS) {
         find<Type>(call, keys.row, keys.kv_head, first, keys.low, keys.end, chunk);
@@ -34,17 +34,17 @@ void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int be
         if (next >= beyond) next += after.first - beyond;
         chunk.next.begin(call, coming.row, coming.kv_head, next, next + KEYS < coming.end ? next + KEYS : coming.end);
         bool whole = seen_by(call, queries.position[begin], first).all() && seen_by(call, queries.position[begin + count - 1], first).all();
-        meeting.meet(call, queries, begin, count, first, whole);
+        way.meet(call, queries, begin, count, first, whole);
     }
 }
 
 // All queries of an item meet their keys of a section; those `after` them come next.
-template <typename Meeting>
+template <typename Way>
 void attend_section(const AttentionCall& call, const Item& item, int64_t section, const Keys& after, Queries& queries,
-                    Meeting& meeting) {
+                    Way& way) {
     int heads = call.num_heads / call.layout.num_kv_heads;
     auto walk_over = [&](int stage, int begin, int count) {
-        walk(call, keys_of(call, item, section, stage), next_keys(call, item, section, stage + 1, after), begin, count, queries, meeting);
+        walk(call, keys_of(call, item, section, stage), next_keys(call, item, section, stage + 1, after), begin, count, queries, way);
     };
     if (item.shared > 0) walk_over(0, 0, queries.count);
     for (int p = 0, begin = 0; p < item.num_parts; ++p) {
@@ -54,53 +54,53 @@ void attend_section(const AttentionCall& call, const Item& item, int64_t section
     }
 }
 
-// Results of the piece's queries; or their sums, where it is of a split item.
-template <typename Meeting>
-void attend(const AttentionCall& call, const Piece& piece, const Keys& after, Queries& queries, const Kept& kept, Meeting& meeting) {
-    using Type = typename Meeting::Type;
-    const Item& item = *piece.item;
+// Results of the job's queries; or their sums, where it is of a split item.
+template <typename Way>
+void attend(const AttentionCall& call, const Job& job, const Keys& after, Queries& queries, const Kept& kept, Way& way) {
+    using Type = typename Way::Type;
+    const Item& item = *job.item;
     queries.count = 0;
     for (int p = 0; p < item.num_parts; ++p)
         queries.count += read_queries<Type>(call, item.parts[p], item.kv_head, queries.count, queries);
-    int64_t last = piece.sections.last - 1;
-    for (int64_t section = piece.sections.first; section < last; ++section) {
-        attend_section(call, item, section, next_keys(call, item, section + 1, 0, after), queries, meeting);
+    int64_t last = job.sections.last - 1;
+    for (int64_t section = job.sections.first; section < last; ++section) {
+        attend_section(call, item, section, next_keys(call, item, section + 1, 0, after), queries, way);
         kept.keep(call, queries, section);
     }
-    attend_section(call, item, last, after, queries, meeting);
-    if (piece.split) return SplitSums(call, *piece.split, queries.width).put(queries, last);
+    attend_section(call, item, last, after, queries, way);
+    if (job.split) return SplitSums(call, *job.split, queries.width).put(queries, last);
     for (int p = 0, begin = 0; p < item.num_parts; ++p) {
         auto sums = [&](int n) { return kept.all(call, queries, begin + n); };
         begin += write_output<Type>(call, item.parts[p], item.kv_head, queries.width, sums);
     }
 }
 
-template <typename Meeting>
+template <typename Way>
 void attention(const AttentionCall& call, const Team& team) {
-    using Type = typename Meeting::Type;
-    constexpr int ROOM = MAX_QUERIES + Meeting::SPARE_QUERIES;
-    AttentionPieces pieces(call, team.size);
+    using Type = typename Way::Type;
+    constexpr int ROOM = MAX_QUERIES + Way::SPARE_QUERIES;
+    AttentionJobs jobs(call, team.size);
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT, num_words = num_units * Type::WORDS;
     int width = (head_dim + LANES - 1) / LANES * LANES;
-    int64_t kept_floats = floats_of_sums(head_dim), num_kept = pieces.adds_up() ? pieces.most_queries() : 0;
+    int64_t kept_floats = floats_of_sums(head_dim), num_kept = jobs.adds_up() ? jobs.most_queries() : 0;
     std::vector<Line> lines(num_lines(num_kept * kept_floats + ROOM * (width + LANES + num_words)) + 2 * num_lines(KEYS * head_dim) + 2);
     Queries queries;
-    Meeting meeting(call, pieces.most_queries());
+    Way way(call, jobs.most_queries());
     queries.width = width;
     queries.num_words = num_words;
     const Kept kept(lines.data()->lanes, kept_floats);
     queries.output = lines.data()->lanes + num_kept * kept_floats;
     queries.total = queries.output + ROOM * width;
     queries.values = reinterpret_cast<int32_t*>(queries.total + ROOM * LANES);
-    meeting.chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + ROOM * num_words);
-    meeting.chunk.copied_values = meeting.chunk.copied_keys + KEYS * num_units;
-    hand_out(team, pieces.size(), 1, [&](int64_t i) {
-        Keys after = i + 1 < pieces.size() ? next_keys(call, *pieces[i + 1].item, pieces[i + 1].sections.first, 0, Keys{}) : Keys{};
-        attend(call, pieces[i], after, queries, kept, meeting);
+    way.chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + ROOM * num_words);
+    way.chunk.copied_values = way.chunk.copied_keys + KEYS * num_units;
+    hand_out(team, jobs.size(), 1, [&](int64_t i) {
+        Keys after = i + 1 < jobs.size() ? next_keys(call, *jobs[i + 1].item, jobs[i + 1].sections.first, 0, Keys{}) : Keys{};
+        attend(call, jobs[i], after, queries, kept, way);
     });
-    if (pieces.num_splits() == 0) return;
+    if (jobs.num_splits() == 0) return;
     team.wait();
-    share(team, pieces.num_splits(), [&](int64_t i) { SplitSums(call, pieces.split(i), width).template write_outputs<Type>(); });
+    share(team, jobs.num_splits(), [&](int64_t i) { SplitSums(call, jobs.split(i), width).template write_outputs<Type>(); });
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -1,4 +1,4 @@
-// Products of a weight's codes and of rows' codes, summed as integers, in registers: a piece of a panel at a time. The sums are exact,
+// Products of a weight's codes and of rows' codes, summed as integers, in registers: a piece of the inputs at a time. The sums are exact,
 // so that every way of making them gives the same.
 #pragma once
 
@@ -14,7 +14,7 @@ constexpr int RAISED = 0;
 
 // `x` [UNITS, M], `sums` [M, registers of N panels]. Elsewhere than in its caller sums would be in memory.
 template <int BITS, int UNITS, int M, int N>
-struct Piece {
+struct PanelProducts {
     static constexpr int ALL = N * PARTS, SUMS = M * ALL;
 
     [[gnu::always_inline]] static void add(const uint8_t* panel, int64_t panel_bytes, const int32_t* x, Ints (&sums)[SUMS]) {
@@ -34,7 +34,7 @@ struct Piece {
 #if defined(QUIRE_SHORT_SUMS)
 // Codes of 4 bits, in half as many instructions.
 template <int UNITS, int M, int N>
-struct Piece<4, UNITS, M, N> {
+struct PanelProducts<4, UNITS, M, N> {
     static constexpr int ALL = N * PARTS, SUMS = M * ALL;
     static_assert(UNITS <= MOST_SHORT_UNITS);
 
@@ -67,7 +67,7 @@ template <>
 constexpr int RAISED<8> = 128;
 
 template <int UNITS, int M, int N>
-struct Piece<8, UNITS, M, N> {
+struct PanelProducts<8, UNITS, M, N> {
     static constexpr int ALL = N * PARTS, SUMS = M * ALL;
 
     [[gnu::always_inline]] static void add(const uint8_t* panel, int64_t panel_bytes, const int32_t* x, Ints (&sums)[SUMS]) {

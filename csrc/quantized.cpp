@@ -66,7 +66,7 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
                 for (int n = 0; n < N; ++n)
                     for (int64_t line = 0; line < ahead.step; line += 64) prefetch(next + n * weight.panel_bytes + line);
                 next += ahead.step;
-                Piece<BITS, UNITS, M, N>::add(panel, weight.panel_bytes, x, sums);
+                PanelProducts<BITS, UNITS, M, N>::add(panel, weight.panel_bytes, x, sums);
                 if constexpr (!ROTATED) add_outliers<BITS, M, N>(panel, weight.panel_bytes, *outliers++, sums);
                 x += UNITS * M;
                 panel += PIECE_BYTES;

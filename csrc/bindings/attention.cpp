@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bindings/submit.h"
-#include "attention_pieces.h"
+#include "attention_jobs.h"
 
 namespace nb = nanobind;
 using namespace quire;
@@ -48,7 +48,7 @@ void attend(Program* program, const std::string& isa, bool bfloat16, bool codes,
 }
 
 // What so many threads divide attention into: of rows of one token, or without an order, that share no blocks.
-int64_t num_attention_pieces(const std::vector<int64_t>& query_starts, const std::vector<int64_t>& context_lens, int num_heads,
+int64_t num_attention_jobs(const std::vector<int64_t>& query_starts, const std::vector<int64_t>& context_lens, int num_heads,
                              int num_kv_heads, int64_t window, int64_t scratch_floats, int num_threads) {
     AttentionCall call{};
     call.query_starts = query_starts.data();
@@ -59,7 +59,7 @@ int64_t num_attention_pieces(const std::vector<int64_t>& query_starts, const std
     call.layout.head_dim = 1;
     call.window = window;
     call.scratch_floats = scratch_floats;
-    return AttentionPieces(call, num_threads).size();
+    return AttentionJobs(call, num_threads).size();
 }
 
 // Queries [T, H, D] and how many heads; cosines and sines [T, S] and S.
@@ -104,7 +104,7 @@ void bind_attention(nb::module_& module) {
                nb::arg("scratch"), nb::arg("scratch_floats"), nb::arg("num_threads"));
     module.def("attention_scratch", &attention_scratch, nb::kw_only(), nb::arg("num_queries"), nb::arg("head_dim"), nb::arg("window"),
                nb::arg("max_context"), nb::arg("num_threads"), "floats");
-    module.def("num_attention_pieces", &num_attention_pieces, nb::kw_only(), nb::arg("query_starts"), nb::arg("context_lens"),
+    module.def("num_attention_jobs", &num_attention_jobs, nb::kw_only(), nb::arg("query_starts"), nb::arg("context_lens"),
                nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("window"), nb::arg("scratch_floats"), nb::arg("num_threads"));
     module.attr("ATTENTION_SECTION") = SECTION;
     module.def("write_kv", &write_kv, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("codes"),

@@ -170,7 +170,7 @@ def test_what_is_no_number_in_one_section_stays_and_stays_its_own() -> None:
         assert all(other.isfinite().all() for other in others)
 
 
-def num_pieces(context_lens: list[int], num_threads: int = 2, **kwargs: int) -> int:
+def num_jobs(context_lens: list[int], num_threads: int = 2, **kwargs: int) -> int:
     """Of rows of one token each, with 3 KV heads."""
     sizes = {"num_heads": 9, "num_kv_heads": 3, "window": 0} | kwargs
     num_floats = native.module().attention_scratch(
@@ -180,25 +180,25 @@ def num_pieces(context_lens: list[int], num_threads: int = 2, **kwargs: int) -> 
         max_context=max(context_lens),
         num_threads=num_threads,
     )
-    pieces: int = native.module().num_attention_pieces(
+    jobs: int = native.module().num_attention_jobs(
         query_starts=[*range(len(context_lens) + 1)],
         context_lens=context_lens,
         scratch_floats=num_floats,
         num_threads=num_threads,
         **sizes,
     )
-    return pieces
+    return jobs
 
 
 def test_what_is_split() -> None:
     assert native.module().ATTENTION_SECTION == SECTION
-    assert num_pieces([SECTION]) == 3
-    assert num_pieces([SECTION + 1]) == 6
-    assert num_pieces([8000]) == 24
-    assert num_pieces([8000], num_threads=1) == 3
-    assert num_pieces([8000], num_threads=16) == 24
-    assert num_pieces([8000], num_heads=4, num_kv_heads=1) == 8
-    assert num_pieces([8000], window=SECTION) == 6
-    assert num_pieces([3000] * 32) == 96, "nobody waits for the last of so many"
-    assert num_pieces([8000, *[100] * 20]) == 24 + 60, "a long row among short ones is split alone"
-    assert num_pieces([2_000_000], num_heads=64, num_kv_heads=8) == 8, "there is no memory for so many sums"
+    assert num_jobs([SECTION]) == 3
+    assert num_jobs([SECTION + 1]) == 6
+    assert num_jobs([8000]) == 24
+    assert num_jobs([8000], num_threads=1) == 3
+    assert num_jobs([8000], num_threads=16) == 24
+    assert num_jobs([8000], num_heads=4, num_kv_heads=1) == 8
+    assert num_jobs([8000], window=SECTION) == 6
+    assert num_jobs([3000] * 32) == 96, "nobody waits for the last of so many"
+    assert num_jobs([8000, *[100] * 20]) == 24 + 60, "a long row among short ones is split alone"
+    assert num_jobs([2_000_000], num_heads=64, num_kv_heads=8) == 8, "there is no memory for so many sums"

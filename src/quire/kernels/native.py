@@ -72,7 +72,7 @@ def paged_attention(
     kernel's own (csrc/kv_cache.h); int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].
     Not `causal`: a token sees all of its row, which has no window then.
     A token's result has the same bits whatever else is in the step, with any number of threads: keys are summed in sections
-    (csrc/attention_pieces.h), which threads compute side by side where there are few rows.
+    (csrc/attention_jobs.h), which threads compute side by side where there are few rows.
     """
     num_tokens, num_heads, head_dim = query.shape
     assert causal or window is None

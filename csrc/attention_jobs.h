@@ -38,7 +38,7 @@ struct Split {
 };
 
 // Sections of an item. `split` where others compute the rest of them, else null.
-struct Piece {
+struct Job {
     const Item* item;
     Sections sections;
     const Split* split;
@@ -50,14 +50,14 @@ int64_t floats_of_sums(int head_dim);
 // Floats of scratch for a call with up to so many queries, whose rows have up to `max_context` keys.
 int64_t attention_scratch(int64_t num_queries, int head_dim, int64_t window, int64_t max_context, int num_threads);
 
-class AttentionPieces {
+class AttentionJobs {
 public:
-    AttentionPieces(const AttentionCall& call, int num_threads);
-    AttentionPieces(const AttentionPieces&) = delete;
-    ~AttentionPieces();
+    AttentionJobs(const AttentionCall& call, int num_threads);
+    AttentionJobs(const AttentionJobs&) = delete;
+    ~AttentionJobs();
 
     int64_t size() const;
-    const Piece& operator[](int64_t i) const;
+    const Job& operator[](int64_t i) const;
     int64_t num_splits() const;
     const Split& split(int64_t i) const;
     int most_queries() const;  // of an item
@@ -66,7 +66,7 @@ public:
 private:
     AttentionItems items_;
     std::vector<Split> splits_;
-    std::vector<Piece> pieces_;
+    std::vector<Job> jobs_;
 };
 
 }  // namespace quire

@@ -1,11 +1,11 @@
-#include "attention_pieces.h"
+#include "attention_jobs.h"
 
 #include <algorithm>
 
 namespace quire {
 namespace {
 
-constexpr int64_t PIECES_A_MEMBER = 4;  // an item that is a smaller part of a member's work is not split
+constexpr int64_t JOBS_A_MEMBER = 4;  // an item that is a smaller part of a member's work is not split
 constexpr int64_t MOST_SUMS = 4096;     // of queries and sections, in scratch: what there is no room for is not split
 
 int64_t num_sections(int64_t num_keys) { return (num_keys + SECTION - 1) / SECTION; }
@@ -66,38 +66,38 @@ int64_t floats_of_sums(int head_dim) {
 
 int64_t attention_scratch(int64_t num_queries, int head_dim, int64_t window, int64_t max_context, int num_threads) {
     if (num_threads == 1 || max_context <= SECTION) return 0;
-    int64_t sections = num_sections(max_context), queries = std::min<int64_t>(num_queries, PIECES_A_MEMBER * num_threads * MAX_QUERIES);
+    int64_t sections = num_sections(max_context), queries = std::min<int64_t>(num_queries, JOBS_A_MEMBER * num_threads * MAX_QUERIES);
     if (window) sections = std::min(sections, num_sections(window + MAX_QUERIES) + 1);
     return std::min(queries * sections, MOST_SUMS) * floats_of_sums(head_dim);
 }
 
-AttentionPieces::AttentionPieces(const AttentionCall& call, int num_threads) : items_(call, num_threads) {
-    pieces_.reserve(items_.size());
-    splits_.reserve(PIECES_A_MEMBER * num_threads);  // no more have so much work; pieces point to them
+AttentionJobs::AttentionJobs(const AttentionCall& call, int num_threads) : items_(call, num_threads) {
+    jobs_.reserve(items_.size());
+    splits_.reserve(JOBS_A_MEMBER * num_threads);  // no more have so much work; jobs point to them
     bool any_sections = std::any_of(call.context_lens, call.context_lens + call.num_rows, [](int64_t context) { return context > SECTION; });
     int64_t room = any_sections && num_threads > 1 ? call.scratch_floats / floats_of_sums(call.layout.head_dim) : 0, first_sums = 0;
-    int64_t most_work = room > 0 ? work_of(call, items_) / (PIECES_A_MEMBER * num_threads) : 0;
+    int64_t most_work = room > 0 ? work_of(call, items_) / (JOBS_A_MEMBER * num_threads) : 0;
     for (int64_t i = 0; i < items_.size(); ++i) {
         const Item& item = items_[i];
         Sections sections = any_sections ? sections_of(call, item) : Sections{0, 1};
         int64_t num_sums = (sections.last - sections.first) * item.num_queries;
         if (sections.last - sections.first == 1 || num_sums > room - first_sums || work_of(call, item) <= most_work) {
-            pieces_.push_back({&item, sections, nullptr});
+            jobs_.push_back({&item, sections, nullptr});
             continue;
         }
         splits_.push_back({&item, sections, first_sums});
-        for (int64_t s = sections.first; s < sections.last; ++s) pieces_.push_back({&item, {s, s + 1}, &splits_.back()});
+        for (int64_t s = sections.first; s < sections.last; ++s) jobs_.push_back({&item, {s, s + 1}, &splits_.back()});
         first_sums += num_sums;
     }
 }
-AttentionPieces::~AttentionPieces() = default;
-int64_t AttentionPieces::size() const { return static_cast<int64_t>(pieces_.size()); }
-const Piece& AttentionPieces::operator[](int64_t i) const { return pieces_[i]; }
-int64_t AttentionPieces::num_splits() const { return static_cast<int64_t>(splits_.size()); }
-const Split& AttentionPieces::split(int64_t i) const { return splits_[i]; }
-int AttentionPieces::most_queries() const { return items_.most_queries(); }
-bool AttentionPieces::adds_up() const {
-    return std::any_of(pieces_.begin(), pieces_.end(), [](const Piece& piece) { return piece.sections.last - piece.sections.first > 1; });
+AttentionJobs::~AttentionJobs() = default;
+int64_t AttentionJobs::size() const { return static_cast<int64_t>(jobs_.size()); }
+const Job& AttentionJobs::operator[](int64_t i) const { return jobs_[i]; }
+int64_t AttentionJobs::num_splits() const { return static_cast<int64_t>(splits_.size()); }
+const Split& AttentionJobs::split(int64_t i) const { return splits_[i]; }
+int AttentionJobs::most_queries() const { return items_.most_queries(); }
+bool AttentionJobs::adds_up() const {
+    return std::any_of(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.sections.last - job.sections.first > 1; });
 }
 
 }  // namespace quire
