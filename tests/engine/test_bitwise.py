@@ -14,6 +14,7 @@ from quire.attention.select import BACKENDS
 from quire.config import MAX_RECORDED_TOKENS
 from quire.core.native import has_native_module
 from quire.core.places import load_place
+from quire.worker.model_runner import PROMPT_LOGPROBS_CHUNK
 from quire.worker.step_programs import MAX_ROWS_TO_LOGITS, Wanted
 
 Engine = dict[str, Any]
@@ -204,6 +205,18 @@ def test_prompt_logprobs_do_not_depend_on_chunks(model: Path, engine: Engine) ->
     chunked = alone(model, params, engine, max_num_batched_tokens=16, max_num_seqs=4)
     assert len(whole.prompt_logprobs) == PROBE_LENGTH - 1
     assert chunked == whole
+
+
+def test_prompt_logprobs_of_a_long_prompt_behind_another(model: Path, engine: Engine) -> None:
+    """In one step, in several runs of logits; and in steps that have fewer tokens than such a run."""
+    long = [random.Random(98).randrange(256) for _ in range(2 * PROMPT_LOGPROBS_CHUNK + 44)]
+    params = SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=1)
+    found = []
+    for budget in (2 * len(long), PROMPT_LOGPROBS_CHUNK // 4):
+        with LLM(str(model), **engine, max_num_batched_tokens=budget, max_num_seqs=4) as llm:
+            found.append(answer(llm.generate([PROBE, long], [NEIGHBOUR, params], use_tqdm=False)[1]))
+    assert found[0] == found[1]
+    assert [position[0][0] for position in found[0].prompt_logprobs] == long[1:]
 
 
 def test_samples_of_one_request_equal_requests_of_their_own(model: Path, engine: Engine) -> None:
