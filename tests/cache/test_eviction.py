@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +54,16 @@ def test_lfu_memory_is_bounded_by_the_blocks_it_holds() -> None:
         policy.add(7, num_hits)
         policy.remove(7)
     assert len(policy._heap) < 200
+
+
+def test_lfu_keeps_its_order_however_often_it_has_made_room() -> None:
+    """Blocks that come and go leave entries behind, which are swept out together."""
+    rng = random.Random(0)
+    policy, entries = LFUEviction(), {}
+    for tick in range(2000):
+        block = rng.randrange(40)
+        if block in entries:
+            policy.remove(block)
+        entries[block] = (rng.randrange(5), tick)
+        policy.add(block, entries[block][0])
+    assert [policy.pop() for _ in range(len(entries))] == sorted(entries, key=entries.__getitem__)

@@ -69,12 +69,13 @@ def test_arrays_are_copied_too() -> None:
     assert not Arrays().numbers(cache.layers[0].value).any()
 
 
-def test_memory_is_what_the_layout_counts() -> None:
-    for dtype in ("float32", "bfloat16", "int8"):
-        specs: list[KVSpec] = [SLIDING, FULL, SLIDING, FULL]
-        config = make_kv_cache_config(specs, block_size=4, dtype=dtype, num_blocks=6)
-        slots = KVCache(config, 4, Arrays(), dtype).slots
-        assert sum(x.stored.nbytes for slot in slots for x in (slot.key, slot.value)) == 6 * config.bytes_per_block
+@pytest.mark.parametrize("touched_by_threads", [0, 2])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_memory_is_what_the_layout_counts(dtype: KVCacheDType, touched_by_threads: int) -> None:
+    specs: list[KVSpec] = [SLIDING, FULL, SLIDING, FULL]
+    config = make_kv_cache_config(specs, block_size=4, dtype=dtype, num_blocks=6)
+    slots = KVCache(config, 4, Arrays(), dtype, touched_by_threads=touched_by_threads).slots
+    assert sum(x.stored.nbytes for slot in slots for x in (slot.key, slot.value)) == 6 * config.bytes_per_block
 
 
 @pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
