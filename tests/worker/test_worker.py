@@ -1,8 +1,14 @@
 import gc
+import os
 import weakref
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from quire import LLM, SamplingParams
+from quire.core.native import has_native_module
+from quire.kernels.native import instruction_sets
 from quire.worker.worker import Worker
 
 
@@ -19,6 +25,28 @@ def test_a_worker_goes_with_its_engine(tiny_llama: Path) -> None:
         assert worker() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's count of the pages that are there")
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_the_memory_of_the_cache_is_taken_when_it_is_to_be(tiny_llama: Path, preallocate: bool) -> None:
+    """64 MiB: 262,144 tokens of 256 bytes."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    sizes: dict[str, Any] = {"block_size": 128, "dtype": "float32", "num_threads": 2}
+    with LLM(str(tiny_llama), num_blocks=10, **sizes):
+        before = resident()
+    with LLM(str(tiny_llama), num_blocks=2048, preallocate_kv_cache=preallocate, **sizes):
+        assert (resident() - before > 48 * 2**20) is preallocate
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+def test_what_computes_is_said(tiny_llama: Path, instruction_set: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "quire"), LLM(str(tiny_llama), instruction_set=instruction_set, num_threads=1):
+        assert f"Native kernels: {instruction_set}, 1 threads." in caplog.messages
 
 
 def workers() -> list[Worker]:
