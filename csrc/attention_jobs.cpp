@@ -6,7 +6,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t JOBS_A_MEMBER = 4;  // an item that is a smaller part of a member's work is not split
-constexpr int64_t MOST_SUMS = 4096;     // of queries and sections, in scratch: what there is no room for is not split
+constexpr int64_t MOST_SUMS = 4096;   // of queries and sections, in scratch: what there is no room for is not split
 
 int64_t num_sections(int64_t num_keys) { return (num_keys + SECTION - 1) / SECTION; }
 

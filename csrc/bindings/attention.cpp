@@ -47,10 +47,17 @@ void attend(Program* program, const std::string& isa, bool bfloat16, bool codes,
     submit(program, num_threads, codes ? over_codes : kernel, call);
 }
 
-// What so many threads divide attention into: of rows of one token, or without an order, that share no blocks.
-int64_t num_attention_jobs(const std::vector<int64_t>& query_starts, const std::vector<int64_t>& context_lens, int num_heads,
-                             int num_kv_heads, int64_t window, int64_t scratch_floats, int num_threads) {
+// What so many threads divide attention into. Without tables, of rows of one token, or without an order, that share no blocks.
+int64_t num_attention_jobs(const std::vector<int64_t>& query_starts, const std::vector<int64_t>& context_lens,
+                           const std::vector<std::vector<int64_t>>& block_tables, int64_t block_size, int num_heads, int num_kv_heads,
+                           int64_t window, int64_t scratch_floats, int num_threads) {
     AttentionCall call{};
+    std::vector<int64_t> blocks;
+    for (const auto& table : block_tables) blocks.insert(blocks.end(), table.begin(), table.end());
+    call.causal = !block_tables.empty();
+    call.block_tables = blocks.data();
+    call.max_blocks = call.causal ? static_cast<int64_t>(block_tables[0].size()) : 0;
+    call.layout.block_size = block_size;
     call.query_starts = query_starts.data();
     call.context_lens = context_lens.data();
     call.num_rows = static_cast<int64_t>(context_lens.size());
@@ -105,7 +112,8 @@ void bind_attention(nb::module_& module) {
     module.def("attention_scratch", &attention_scratch, nb::kw_only(), nb::arg("num_queries"), nb::arg("head_dim"), nb::arg("window"),
                nb::arg("max_context"), nb::arg("num_threads"), "floats");
     module.def("num_attention_jobs", &num_attention_jobs, nb::kw_only(), nb::arg("query_starts"), nb::arg("context_lens"),
-               nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("window"), nb::arg("scratch_floats"), nb::arg("num_threads"));
+               nb::arg("block_tables"), nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("window"),
+               nb::arg("scratch_floats"), nb::arg("num_threads"));
     module.attr("ATTENTION_SECTION") = SECTION;
     module.def("write_kv", &write_kv, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("codes"),
                nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_cache"),

@@ -170,7 +170,13 @@ def test_what_is_no_number_in_one_section_stays_and_stays_its_own() -> None:
         assert all(other.isfinite().all() for other in others)
 
 
-def num_jobs(context_lens: list[int], num_threads: int = 2, **kwargs: int) -> int:
+def num_jobs(
+    context_lens: list[int],
+    num_threads: int = 2,
+    block_tables: Sequence[Sequence[int]] = (),
+    block_size: int = 16,
+    **kwargs: int,
+) -> int:
     """Of rows of one token each, with 3 KV heads."""
     sizes = {"num_heads": 9, "num_kv_heads": 3, "window": 0} | kwargs
     num_floats = native.module().attention_scratch(
@@ -183,6 +189,8 @@ def num_jobs(context_lens: list[int], num_threads: int = 2, **kwargs: int) -> in
     jobs: int = native.module().num_attention_jobs(
         query_starts=[*range(len(context_lens) + 1)],
         context_lens=context_lens,
+        block_tables=block_tables,
+        block_size=block_size,
         scratch_floats=num_floats,
         num_threads=num_threads,
         **sizes,
@@ -193,7 +201,8 @@ def num_jobs(context_lens: list[int], num_threads: int = 2, **kwargs: int) -> in
 def test_what_is_split() -> None:
     assert native.module().ATTENTION_SECTION == SECTION
     assert num_jobs([SECTION]) == 3
-    assert num_jobs([SECTION + 1]) == 6
+    assert num_jobs([SECTION + 1]) == num_jobs([2 * SECTION]) == 6
+    assert num_jobs([2 * SECTION + 1]) == 9
     assert num_jobs([8000]) == 24
     assert num_jobs([8000], num_threads=1) == 3
     assert num_jobs([8000], num_threads=16) == 24
@@ -202,3 +211,23 @@ def test_what_is_split() -> None:
     assert num_jobs([3000] * 32) == 96, "nobody waits for the last of so many"
     assert num_jobs([8000, *[100] * 20]) == 24 + 60, "a long row among short ones is split alone"
     assert num_jobs([2_000_000], num_heads=64, num_kv_heads=8) == 8, "there is no memory for so many sums"
+
+
+@pytest.mark.parametrize("block_size", [16, 24, 32, 64])
+def test_rows_that_share_a_prefix_are_read_together_wherever_they_stand(block_size: int) -> None:
+    """Four rows over two prefixes of 192 tokens, two at a time: that leaves work for both threads."""
+
+    def tables(*prefixes: int) -> list[list[int]]:
+        shared = 192 // block_size
+        return [[100 * prefix + i for i in range(shared)] + [1000 + row] for row, prefix in enumerate(prefixes)]
+
+    def jobs(*prefixes: int, **kwargs: int) -> int:
+        return num_jobs([193] * len(prefixes), block_tables=tables(*prefixes), block_size=block_size, **kwargs)
+
+    assert jobs(1, 1, 2, 2) == jobs(1, 2, 1, 2) == jobs(2, 1, 1, 2) == 2 * 3
+    assert jobs(1, 2, 3, 4) == 4 * 3
+    assert jobs(1, 2, 3, 1) == 3 * 3
+    assert jobs(1, 1, 1, 1) == 2 * 3
+    assert jobs(1, 1, 1, 1, num_threads=1) == 3
+    assert jobs(1, 2, 1, 2, window=64) == 4 * 3
+    assert num_jobs([63] * 4, block_tables=tables(1, 1, 1, 1), block_size=block_size) == 4 * 3, "less than a chunk"
