@@ -17,6 +17,7 @@ from quire import LLM, BeamSearchParams, SamplingParams
 from quire.config import OFFLINE_BATCHED_TOKENS, EngineConfig
 from quire.core.native import has_native_module
 from quire.errors import InvalidRequestError
+from quire.models.decoder import Decoder
 
 PROMPT = list(range(40, 90))
 
@@ -189,6 +190,32 @@ def test_beam_search_equals_the_plain_algorithm(llm: LLM, tiny_llama: Path, widt
     assert [sequence.tokens[len(PROMPT) :] for sequence in found.sequences] == expected
     scores = [sequence.cum_logprob for sequence in found.sequences]
     assert scores == sorted(scores, reverse=True)
+
+
+def test_a_beam_search_without_numbers_is_an_error_of_its_own_prompt(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float16 a real model may overflow; here one prompt does."""
+    params = BeamSearchParams(beam_width=3, max_tokens=4, ignore_eos=True)
+    with LLM(str(tiny_llama), backend="reference", dtype="float32", num_threads=1, num_blocks=100) as llm:
+        expected = llm.beam_search(PROMPT, params)
+        engine = llm._engine.client.engine
+        forward = Decoder.forward
+
+        def overflow(model: Decoder, batch: Any, *args: Any) -> Any:
+            """[R, D], each row's last token."""
+            hidden = forward(model, batch, *args)
+            ends = torch.tensor(batch.query_starts[1:]) - 1
+            hidden[batch.token_ids[ends] == 7] = float("inf")
+            return hidden
+
+        monkeypatch.setattr(Decoder, "forward", overflow)
+        assert 7 not in PROMPT
+        bad, good = llm.beam_search([[7], PROMPT], params)
+        assert bad.sequences == []
+        assert "not finite" in str(bad.error)
+        assert [good] == expected
+        assert engine.scheduler.kv.pool.num_held == 0
 
 
 def test_beam_search_many_prompts_share_the_engine_with_none_lost(llm: LLM) -> None:

@@ -72,6 +72,7 @@ class BeamSearchSequence:
 
 @dataclass(slots=True)
 class BeamSearchOutput:
-    """Hypotheses, best first."""
+    """Hypotheses, best first; none, and a sentence, where the model's logits were no numbers."""
 
     sequences: list[BeamSearchSequence]
+    error: str | None = None

@@ -112,7 +112,7 @@ class LLM:
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, cache_salt=cache_salt)
 
     def beam_search(self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams) -> list[BeamSearchOutput]:
-        """The `beam_width` best hypotheses of each prompt, best first."""
+        """The `beam_width` best hypotheses of each prompt, best first; an output with `error` set has none."""
         check_kind(params, BeamSearchParams, "params")
         hop = SamplingParams(
             temperature=0.0, max_tokens=1, logprobs=2 * params.beam_width, ignore_eos=True, detokenize=False

@@ -12,7 +12,7 @@ from quire.core.wire import BeamDelta, Delta
 from quire.engine.embedding_outputs import aborted_output, pooling_output
 from quire.engine.output_processor import RequestState
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import InvalidRequestError, QuireError
+from quire.errors import InvalidRequestError
 
 Output = RequestOutput | PoolingRequestOutput | tuple[str, BeamSearchOutput]
 
@@ -100,16 +100,13 @@ class RequestsInProgress:
 
     def _beam_output(self, delta: BeamDelta, request: Request) -> BeamSearchOutput:
         del self._states[delta.request_id]
-        if delta.error is not None:
-            raise QuireError(f"Beam search of request {delta.request_id} failed: {delta.error}")
-        return BeamSearchOutput(
-            [
-                BeamSearchSequence(
-                    tokens=request.prompt_token_ids + output,
-                    cum_logprob=logprob,
-                    text=self._tokenizer.decode(output),
-                    finish_reason=reason.value,
-                )
-                for output, logprob, reason in delta.hypotheses
-            ]
-        )
+        sequences = [
+            BeamSearchSequence(
+                tokens=request.prompt_token_ids + output,
+                cum_logprob=logprob,
+                text=self._tokenizer.decode(output),
+                finish_reason=reason.value,
+            )
+            for output, logprob, reason in delta.hypotheses
+        ]
+        return BeamSearchOutput(sequences, delta.error)
