@@ -174,10 +174,11 @@ def choose_block_size(config: EngineConfig, model: ModelConfig) -> tuple[int, st
     """The least that attention is fast with, and the reason, where it was not given and there is KV at all."""
     if config.block_size is not None:
         return config.block_size, None
-    block_size = KEYS_PER_PANEL * (2 if config.kv_cache_dtype == "int8" else 1)
+    codes = config.kv_cache_dtype == "int8"
+    block_size = 2 * KEYS_PER_PANEL if codes else KEYS_PER_PANEL
     if model.is_encoder:
         return block_size, None
-    fast = "keys of 8 bits are read faster by so many; " if config.kv_cache_dtype == "int8" else ""
+    fast = "keys of 8 bits are read faster by so many; " if codes else ""
     return block_size, f"block_size {block_size}: {fast}a cached prefix ends at a multiple of it."
 
 
