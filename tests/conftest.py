@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from quire.checkpoint.model_config import LayerConfig, ModelConfig, RopeConfig
+from quire.kernels import native
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A script that runs the tests in the background makes them, and the programs they start, ignore Ctrl-C.
@@ -20,6 +22,16 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
 settings.register_profile("nightly", deadline=None, max_examples=2000, suppress_health_check=list(HealthCheck))
 settings.load_profile("default")
+
+NUM_THREADS = native.thread_count()
+
+
+@pytest.fixture(autouse=True)
+def what_this_thread_computes_with() -> Iterator[None]:
+    """The same for each test: an LLM's steps leave its instruction set and threads to the thread that asked for them."""
+    yield
+    native.use_instruction_set(None)
+    native.use_num_threads(NUM_THREADS)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,12 +18,6 @@ from quire.kernels import native, native_module
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
 SETS = native.instruction_sets()
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    yield
-    native.use_instruction_set(None)
 
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, prompt_logprobs=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,12 +17,6 @@ from quire.plan.machine import read_machine
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
 SETS = native.instruction_sets()
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    yield
-    native.use_instruction_set(None)
 
 
 def test_control_and_the_kernels_agree_on_what_this_cpu_has() -> None:
