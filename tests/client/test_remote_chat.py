@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.fake_server import FakeServer
 
+from quire.client import remote_chat
 from quire.client.address import RemoteError, parse_address
 from quire.client.discovery import ServedModel, find_model
 from quire.client.remote_chat import RemoteModel
@@ -53,6 +54,14 @@ def test_a_completion(server: FakeServer) -> None:
 def test_errors(server: FakeServer, behaviour: str, error: type[Exception], message: str) -> None:
     server.plan = [behaviour]
     with pytest.raises(error, match=message):
+        asyncio.run(collect(remote(server)))
+
+
+def test_an_error_without_words_is_named(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As anyio's timeouts are."""
+    server.gap_s = 1000
+    monkeypatch.setattr(remote_chat, "READ_TIMEOUT_S", 0.1)
+    with pytest.raises(RemoteError, match="does not answer: ReadTimeout"):
         asyncio.run(collect(remote(server)))
 
 

@@ -52,7 +52,7 @@ class RemoteModel:
                             yield "", chunk.usage.completion_tokens - counted
                             counted = chunk.usage.completion_tokens
         except httpx.HTTPError as error:
-            raise RemoteError(f"{self._address.root} does not answer: {error or type(error).__name__}.") from error
+            raise RemoteError(f"{self._address.root} does not answer: {str(error) or type(error).__name__}.") from error
 
     @asynccontextmanager
     async def _post(self, path: str, body: dict[str, Any]) -> AsyncGenerator[httpx.Response, None]:

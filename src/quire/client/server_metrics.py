@@ -80,7 +80,7 @@ def read_metrics(http: httpx.Client, address: ServerAddress) -> MetricsReading:
     try:
         answer = http.get(f"{address.root}/metrics", headers=address.headers)
     except httpx.HTTPError as error:
-        raise RemoteError(f"No server answers at {address.root}: {error or type(error).__name__}") from error
+        raise RemoteError(f"No server answers at {address.root}: {str(error) or type(error).__name__}") from error
     if answer.status_code == httpx.codes.UNAUTHORIZED:
         raise RemoteError(f"The server at {address.root} wants a key: add --api-key KEY.")
     if answer.status_code != httpx.codes.OK or len(answer.content) > MAX_PAGE_BYTES:

@@ -12,6 +12,7 @@ router = APIRouter()
 @router.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request) -> dict[str, bool]:
     """Forget all cached KV blocks; 409 while sequences run."""
-    if not (await require_ready(request)).llm.reset_prefix_cache():
+    state = await require_ready(request)
+    if not await state.llm.reset_prefix_cache():
         raise HTTPException(409, "Sequences run and use the cache; try again when none do.")
     return {"success": True}
