@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+from tests.server.running_server import assert_no_warnings
 
 PATIENCE_S = 120.0
 """For what must happen, on a machine that may be busy with much else."""
@@ -167,6 +168,7 @@ def own_server(*flags: str, ready: bool = True, **settings: Any) -> Iterator[Own
     server = OwnServer(*flags, **settings)
     try:
         yield server.wait_ready() if ready else server
+        assert_no_warnings(server.log())
     finally:
         server.close()
 

@@ -23,6 +23,11 @@ LOAD_TIMEOUT_S = 20.0
 """For the server to notice what happened, on however busy a machine."""
 
 
+def assert_no_warnings(log: str) -> None:
+    """Of Python: of a coroutine that nobody awaits, of what will no longer work."""
+    assert "Warning: " not in log, log
+
+
 class RunningServer:
     """`url` has no slash at its end and no /v1; `model` is the name it serves under. It needs no key unless it got one."""
 
@@ -113,5 +118,6 @@ def running_server(model: str, *flags: str, api_key: str | None = None) -> Itera
     try:
         server.wait_ready()
         yield server
+        assert_no_warnings(server.log())
     finally:
         server.stop()

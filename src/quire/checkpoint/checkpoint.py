@@ -39,10 +39,6 @@ class Checkpoint(Protocol):
         """Raises CheckpointError or UnsupportedModelError."""
 
     @property
-    def num_bytes_on_disk(self) -> int:
-        """Size of the weight files."""
-
-    @property
     def weight_files(self) -> Sequence[Path]: ...
 
     def open_weights(self) -> WeightSource:
@@ -79,10 +75,6 @@ class GGUFCheckpoint:
         return read_gguf_tokenizer(self._metadata, str(self._path), self.config.vocab_size, self.identity)
 
     @property
-    def num_bytes_on_disk(self) -> int:
-        return self._path.stat().st_size
-
-    @property
     def weight_files(self) -> Sequence[Path]:
         return [self._path]
 
@@ -115,10 +107,6 @@ class DirectoryCheckpoint:
     @cached_property
     def tokenizer(self) -> TokenizerFiles:
         return read_tokenizer_files(self._directory, self.config.vocab_size, self.config.eos_token_ids)
-
-    @property
-    def num_bytes_on_disk(self) -> int:
-        return sum(path.stat().st_size for path in self._weights)
 
     @property
     def weight_files(self) -> Sequence[Path]:
