@@ -106,6 +106,19 @@ def test_refusals_are_records_and_a_busy_server_is_asked_again(server: FakeServe
     assert len(server.bodies) == 4
 
 
+def test_what_a_server_is_too_busy_for_is_left_to_the_next_run(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.client.batch.NUM_ATTEMPTS", 2)
+    server.plan = ["ok", "busy", "busy"]
+    source = write(tmp_path / "in.jsonl", [request("a"), request("b")])
+    with pytest.raises(RemoteError, match=r"stays busy \(429 .*run again"):
+        run(source, tmp_path / "out.jsonl", server.url, max_concurrency=1)
+    assert set(records(tmp_path / "out.jsonl")) == {"a"}
+    again = run(source, tmp_path / "out.jsonl", server.url)
+    assert (again.earlier, again.completed) == (1, 1)
+
+
 def test_a_hanging_request_is_an_error_record_and_the_rest_is_answered(server: FakeServer, tmp_path: Path) -> None:
     server.plan = ["ok", "hang"]
     source = write(tmp_path / "in.jsonl", [request(str(index)) for index in range(5)])

@@ -178,6 +178,14 @@ def test_a_prompt_is_truncated_from_the_left(tiny_server: RunningServer) -> None
     assert long.usage.prompt_tokens == 2048 - 5
 
 
+@pytest.mark.parametrize("max_tokens", [2046, 100_000])
+def test_a_prompt_that_fits_is_kept_whatever_the_answer_may_take(tiny_server: RunningServer, max_tokens: int) -> None:
+    extra = {"truncate_prompt_tokens": -1, "stop_token_ids": list(range(320))}
+    answer = complete(tiny_server, prompt="0123456789", max_tokens=max_tokens, extra_body=extra)
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 10
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -27,6 +27,8 @@ examples:
   quire run-batch -i requests.jsonl -o answers.jsonl --url http://127.0.0.1:8000
 """
 READY_TIMEOUT_S = 600.0
+WITHOUT_LIMITS = ("--max-client-requests", "1000000000", "--max-queued-requests", "1000000000")
+"""The run has a limit of its own, --max-concurrency; one line may ask for many prompts."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +85,6 @@ async def _ask_all(
 def _own_server(args: argparse.Namespace, stack: ExitStack) -> ServerAddress:
     if not args.quiet:
         print("Starting a server for the run ...", file=sys.stderr)
-    server = stack.enter_context(ServerProcess(engine_flag_words(args)))
+    server = stack.enter_context(ServerProcess([*engine_flag_words(args), *WITHOUT_LIMITS]))
     server.wait_until("/health/ready", READY_TIMEOUT_S)
     return server.address

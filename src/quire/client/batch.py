@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from quire.client.address import RemoteError, ServerAddress
+from quire.client.address import RemoteError, ServerAddress, shorten
 from quire.client.batch_file import BatchLine, BatchOutput, read_input
 from quire.errors import InvalidRequestError
 
@@ -74,7 +74,7 @@ class BatchRun:
         )
 
     async def run(self) -> BatchCounts:
-        """Raises RemoteError if the server goes away: what it did not answer has no record and is asked next time."""
+        """Raises RemoteError if the server goes away or stays busy: what it did not answer has no record, and is asked next time."""
         writer = asyncio.create_task(self._write())
         try:
             async with self._http, asyncio.TaskGroup() as group:
@@ -126,8 +126,13 @@ class BatchRun:
                 if last:
                     raise RemoteError(f"The server is gone: {error}; run again to take the batch up.") from error
             else:
-                if last or answer.status_code not in RETRY_STATUS:
+                if answer.status_code not in RETRY_STATUS:
                     return answer
+                if last:
+                    raise RemoteError(
+                        f"The server stays busy ({answer.status_code} {shorten(answer.text)}); run again to take the batch"
+                        " up, with a smaller --max-concurrency."
+                    )
                 wait_s = max(wait_s, _retry_after_s(answer))
             await asyncio.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")

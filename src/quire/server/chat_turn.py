@@ -143,12 +143,18 @@ def model_answer_format(state: ServerState) -> AnswerFormat:
     return state.answer_format
 
 
+def room_for_prompt(state: ServerState, max_tokens: int | None) -> int:
+    """Tokens beside an answer of `max_tokens`, or of half of the context if that is less."""
+    max_model_len = state.llm.info.max_model_len
+    return max_model_len - min(max_tokens or 1, max_model_len // 2)
+
+
 def truncated(state: ServerState, token_ids: list[int], limit: int | None, max_tokens: int | None) -> list[int]:
-    """The last tokens of a prompt, behind its BOS if it has one. `limit` -1 leaves room for `max_tokens`, or for one."""
+    """The last tokens of a prompt, behind its BOS if it has one. `limit` -1: as many as fit with an answer of `max_tokens`."""
     if limit is None:
         return token_ids
     if limit == -1:
-        limit = max(1, state.llm.info.max_model_len - (max_tokens or 1))
+        limit = room_for_prompt(state, max_tokens)
     if len(token_ids) <= limit:
         return token_ids
     bos = token_ids[:1] if token_ids[0] == state.llm.tokenizer.bos_token_id and limit > 1 else []

@@ -140,17 +140,17 @@ async def _within_limits(
         return
     first = True
     while True:
-        limits = [config.queue_timeout if first else None, config.request_timeout]
-        limit = min(limit for limit in (*limits, float("inf")) if limit is not None)
-        left = None if limit == float("inf") else max(0.0, arrival_time + limit - time.monotonic())
+        limits = {"started": config.queue_timeout if first else None, "finished": config.request_timeout}
+        due = [(limit, what) for what, limit in limits.items() if limit is not None]
+        limit, what = min(due, default=(float("inf"), ""))
+        left = max(0.0, arrival_time + limit - time.monotonic()) if due else None
         try:
             output = await asyncio.wait_for(anext(outputs), left)
         except StopAsyncIteration:
             return
         except TimeoutError as error:
             raise RequestTimeoutError(
-                f"The request was not {'started' if first else 'finished'} within {limit:g} s; the server is busy:"
-                " try again later."
+                f"The request was not {what} within {limit:g} s; the server is busy: try again later."
             ) from error
         first = False
         yield output

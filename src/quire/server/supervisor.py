@@ -73,7 +73,8 @@ class Supervisor:
         server, directory = self._server, self._directory
         parent_read, self._parent_end = os.pipe()
         engine_read, engine_end = os.pipe()
-        environment = dict(os.environ)
+        # Another program's folder has nothing to do with this server.
+        environment = {name: value for name, value in os.environ.items() if name != MULTIPROCESS_DIR}
         if server.api_workers > 1:
             environment[MULTIPROCESS_DIR] = os.path.join(directory, "metrics")
             os.mkdir(environment[MULTIPROCESS_DIR])

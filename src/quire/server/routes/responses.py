@@ -12,7 +12,7 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from quire.errors import InvalidRequestError
-from quire.server.chat_turn import ChatTurn, Conversation, take_turn
+from quire.server.chat_turn import ChatTurn, Conversation, room_for_prompt, take_turn
 from quire.server.response_store import StoredResponse
 from quire.server.response_writer import ResponseWriter, new_id
 from quire.server.schemas.fields import MAX_NAME_LENGTH
@@ -186,8 +186,7 @@ async def _fitting_turn(state: ServerState, conversation: Conversation, max_toke
 
     An answer of `max_tokens` fits as well, if it takes no more than half of the context.
     """
-    max_model_len = state.llm.info.max_model_len
-    room = max_model_len - min(max_tokens or 1, max_model_len // 2)
+    room = room_for_prompt(state, max_tokens)
     roles = [message["role"] for message in conversation.messages]
     num_fixed = next((number for number, role in enumerate(roles) if role not in ("system", "developer")), 0)
     turn = await take_turn(state, conversation)
