@@ -71,18 +71,6 @@ def test_a_batch_brings_its_own_server(quire: RunQuire, tiny_llama: Path, tmp_pa
     assert "0 answered, 0 failed, 4 done before" in again.stderr
 
 
-def test_a_line_may_ask_for_more_than_a_server_takes_of_one_client(
-    quire: RunQuire, tiny_llama: Path, tmp_path: Path
-) -> None:
-    body = {"prompt": ["a"] * 300, "max_tokens": 1}
-    line = {"custom_id": "many", "method": "POST", "url": "/v1/completions", "body": body}
-    (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
-    done = quire("run-batch", "-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", "-m", tiny_llama)
-    assert "1 answered, 0 failed" in done.stderr, done.stderr
-    record = json.loads((tmp_path / "out.jsonl").read_text())
-    assert len(record["response"]["body"]["choices"]) == 300
-
-
 def test_a_killed_batch_leaves_no_server_behind(tiny_llama: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text(requests(10_000, 4))
@@ -102,9 +90,11 @@ def test_a_killed_batch_leaves_no_server_behind(tiny_llama: Path, tmp_path: Path
         try:
             wait_until(lambda: target.exists() and target.read_bytes().count(b"\n") >= 3)
             family = children(process.pid)
+            commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in family]
         finally:
             process.kill()
     assert len(family) >= 4, "the batch, and the server's supervisor, engine and API process"
+    assert any(b"--max-client-requests\x001000000000" in command for command in commands), "its limit is the batch's own"
     wait_until(lambda: not any(map(alive, family)))
 
 
