@@ -179,7 +179,7 @@ class ServerConfig:
     chat_template: str | None = knob(None, "a file with the chat template to use instead of the model's own")
     tool_call_parser: str | None = knob(None, "how tool calls are written (default: read off the chat template)")
     reasoning_parser: str | None = knob(None, "how reasoning is marked (default: read off the chat template)")
-    max_queued_requests: int = knob(1024, "unfinished requests from which on new ones get 429")
+    max_queued_requests: int = knob(1024, "unfinished requests, of each API process, from which on new ones get 429")
     max_client_requests: int = knob(256, "the same for one client (API key, or address)")
     max_body_size: int = knob(16 * 2**20, "largest request body in bytes; larger ones get 413")
     queue_timeout: float | None = knob(None, "seconds a request may wait for its first token before it fails with 503")
@@ -188,7 +188,7 @@ class ServerConfig:
     drain_timeout: float = knob(30.0, "seconds that running requests get to finish after SIGTERM")
     metrics_namespace: str = knob("quire", "prefix of the Prometheus metrics (vllm: dashboards made for vLLM work)")
     otlp_endpoint: str | None = knob(None, "send OpenTelemetry traces there, such as http://127.0.0.1:4318")
-    log_format: LogFormat = knob("text", "format of the log", choices=get_args(LogFormat))
+    log_format: LogFormat = knob("text", "format of what the API processes log", choices=get_args(LogFormat))
 
     def __post_init__(self) -> None:
         for name, low in (

@@ -94,7 +94,9 @@ def test_a_killed_batch_leaves_no_server_behind(tiny_llama: Path, tmp_path: Path
         finally:
             process.kill()
     assert len(family) >= 4, "the batch, and the server's supervisor, engine and API process"
-    assert any(b"--max-client-requests\x001000000000" in command for command in commands), "its limit is the batch's own"
+    assert any(b"--max-client-requests\x001000000000" in command for command in commands), (
+        "its limit is the batch's own"
+    )
     wait_until(lambda: not any(map(alive, family)))
 
 

@@ -189,7 +189,7 @@ def test_the_wire_checks_the_rules_again() -> None:
         ("beam_width", [0, 16385, *NOT_WHOLE], "whole number"),
         ("max_tokens", [0, None, *NOT_WHOLE], "whole number"),
         ("ignore_eos", NOT_BOOLS, "True or False"),
-        ("temperature", [-1, 2.5, *NOT_NUMBERS], "number in [0, 2]"),
+        ("temperature", [-1, 0.5, 1, *NOT_NUMBERS], "beams are ranked by the model's own logprobs"),
         ("length_penalty", NOT_NUMBERS, "finite number"),
     ],
 )
@@ -200,7 +200,7 @@ def test_beam_search_rules(field: str, values: list[Any], rule: str) -> None:
             BeamSearchParams(**{**good, field: value})
         assert str(refusal.value).startswith(f"{field} is ")
         assert rule in str(refusal.value)
-    params = BeamSearchParams(**good, temperature=1, length_penalty=-2)
+    params = BeamSearchParams(**good, temperature=0, length_penalty=-2)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=BeamSearchParams) == params
 
 

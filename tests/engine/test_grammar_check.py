@@ -18,7 +18,7 @@ from tests.engine.small_tokenizers import small_tokenizer
 from quire.core.structured_outputs import StructuredOutputs
 from quire.engine import grammar_check
 from quire.engine.grammar_check import GrammarCheck
-from quire.errors import InvalidRequestError
+from quire.errors import InvalidRequestError, RequestTimeoutError
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +157,18 @@ def test_cve_2026_55574_a_compiler_that_hangs_is_killed(monkeypatch: pytest.Monk
         monkeypatch.setattr(grammar_check, "TIME_LIMIT_S", 30.0)
         assert check.resolve(StructuredOutputs(regex="c")).compiled_from
         assert "took more than" in str(refusal(check, regex="b")), "the same grammar is not tried again"
+    finally:
+        check.close()
+
+
+def test_a_compiler_that_does_not_start_is_no_fault_of_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = GrammarCheck(small_tokenizer("byte-level"), 1000)
+    try:
+        with monkeypatch.context() as slow:
+            slow.setattr(grammar_check, "START_LIMIT_S", 0.0)
+            with pytest.raises(RequestTimeoutError, match="did not start within 0 s"):
+                check.resolve(StructuredOutputs(regex="a"))
+        assert check.resolve(StructuredOutputs(regex="a")).compiled_from, "the same grammar, later"
     finally:
         check.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 from prometheus_client import CollectorRegistry, Histogram
-from tests.server.running_server import RunningServer
+from tests.server.running_server import RunningServer, running_server
 
 from quire.server.routes.view import read_latencies
 
@@ -59,3 +59,14 @@ def test_latencies_are_read_from_the_histograms() -> None:
     assert latencies["ttft"].counts == [1, 2, 1]
     assert round(latencies["ttft"].total_seconds, 6) == 8.05
     assert read_latencies(registry, "vllm") == {}
+
+
+def test_latencies_are_those_of_all_api_processes(smollm2: str) -> None:
+    flags = ("--executor", "null", "--num-blocks", "4096", "--api-workers", "2")
+    with running_server(smollm2, *flags) as server, server.http.stream("GET", "/engine/view") as response:
+        for number in range(16):
+            # A connection each: who accepts it answers.
+            body = {"prompt": [3000 + number], "max_tokens": 1}
+            httpx.post(f"{server.url}/v1/completions", json=body, trust_env=False, verify=False).raise_for_status()
+        latencies = (latency for name, latency in events(response) if name == "latency")
+        assert next(latency for latency in latencies if sum(latency["e2el"]["counts"]) >= 16)

@@ -66,6 +66,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    """Taken and without effect: text is as the tokens have it."""
     include_stop_str_in_output: bool = False
     output_kind: OutputKind = OutputKind.CUMULATIVE
     logit_bias: dict[int, float] | None = None
@@ -120,7 +121,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Beam search: `beam_width` hypotheses, ranked by cumulative logprob / length ** length_penalty.
+    """Beam search: `beam_width` hypotheses, ranked by cumulative logprob / length ** length_penalty. `temperature` is 0.
 
     Raises InvalidRequestError.
     """
@@ -175,7 +176,7 @@ _BEAM_SEARCH_RULES: dict[str, Rule] = {
     "beam_width": whole_number(1, MAX_SAMPLES, remedy="search with fewer beams"),
     "max_tokens": whole_number(1, remedy="ask for at least one token"),
     "ignore_eos": true_or_false,
-    "temperature": _TEMPERATURE,
+    "temperature": real_number(0, 0, remedy="beams are ranked by the model's own logprobs: leave it out"),
     "length_penalty": real_number(-math.inf, math.inf, remedy="use 1 to rank by the mean logprob of a token"),
 }
 

@@ -23,7 +23,7 @@ from quire.engine.grammar_frames import (
     write_frame,
 )
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import InvalidRequestError
+from quire.errors import InvalidRequestError, RequestTimeoutError
 
 TIME_LIMIT_S = 4.0
 """For one grammar, as a clock on the wall tells it; most take milliseconds."""
@@ -49,7 +49,10 @@ class GrammarCheck:
         return self._answers.get(_key(wanted)) is not None
 
     def resolve(self, wanted: StructuredOutputs) -> StructuredOutputs:
-        """`wanted` with what the worker compiles. May take TIME_LIMIT_S; raises InvalidRequestError."""
+        """`wanted` with what the worker compiles. May take TIME_LIMIT_S.
+
+        Raises InvalidRequestError, or RequestTimeoutError where the child does not start: no fault of the grammar's.
+        """
         key = _key(wanted)
         answer = self._answers.get(key)
         if answer is None:
@@ -70,7 +73,7 @@ class GrammarCheck:
             return GrammarAnswer(refusal="the model has no end-of-text token to end it with")
         if self._child is None or not self._child.alive:
             self._kill()
-            self._child = _Child(self._vocabulary())
+            self._child = self._started()
         try:
             answer = self._child.ask(question)
         except TimeoutError:
@@ -81,6 +84,18 @@ class GrammarCheck:
             return answer
         self._kill()
         return answer
+
+    def _started(self) -> _Child:
+        child = _Child()
+        try:
+            child.start(self._vocabulary())
+        except (TimeoutError, EOFError, OSError) as error:
+            child.kill()
+            raise RequestTimeoutError(
+                f"The compiler of structured outputs did not start within {START_LIMIT_S:g} s; the machine is busy or"
+                " short of memory: try again later."
+            ) from error
+        return child
 
     def _vocabulary(self) -> GrammarVocabulary:
         tokenizer = self._tokenizer
@@ -94,7 +109,7 @@ class GrammarCheck:
 
 
 class _Child:
-    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+    def __init__(self) -> None:
         # -P: what lies in the working directory is not imported.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "quire.engine.grammar_child"],
@@ -105,19 +120,18 @@ class _Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
-        self._vocabulary = vocabulary
-        self._started = False
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def start(self, vocabulary: GrammarVocabulary) -> None:
+        """Raises as `ask` does."""
+        write_frame(self._questions, vocabulary)
+        self._read_frame(time.monotonic() + START_LIMIT_S)
+
     def ask(self, question: GrammarQuestion) -> GrammarAnswer:
         """Raises TimeoutError, or EOFError or OSError if the child died."""
-        if not self._started:
-            write_frame(self._questions, self._vocabulary)
-            self._read_frame(time.monotonic() + START_LIMIT_S)
-            self._started = True
         write_frame(self._questions, question)
         return msgspec.msgpack.decode(self._read_frame(time.monotonic() + TIME_LIMIT_S), type=GrammarAnswer)
 

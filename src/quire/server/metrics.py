@@ -64,8 +64,7 @@ class Metrics:
         self.engine = EngineCollector(prefix, labels)
         self._multiprocess = bool(os.environ.get(MULTIPROCESS_DIR))
         self.namespace = namespace
-        self.registry = registry = CollectorRegistry()
-        """This process's own share."""
+        self._own = registry = CollectorRegistry()
         if not self._multiprocess:
             registry.register(self.engine)
 
@@ -110,9 +109,13 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text format (CONTENT_TYPE). With several API processes this reads their files: call it on a thread."""
+        return generate_latest(self.whole())
+
+    def whole(self) -> CollectorRegistry:
+        """What all API processes have counted so far. With several of them to collect it reads their files, too."""
         if not self._multiprocess:
-            return generate_latest(self.registry)
+            return self._own
         whole = CollectorRegistry()
         MultiProcessCollector(whole)  # type: ignore[no-untyped-call]
         whole.register(self.engine)
-        return generate_latest(whole)
+        return whole

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import msgspec
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import StreamingResponse
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 
 from quire.errors import EngineDeadError
 from quire.server.state import ServerState, server_state
@@ -71,7 +71,8 @@ async def _live_events(state: ServerState, watcher: Watcher) -> AsyncIterator[by
             yield b": nothing changed\n\n"
         if loop.time() >= latency_due:
             latency_due = loop.time() + HEARTBEAT_S
-            newest = msgspec.json.encode(read_latencies(state.metrics.registry, state.metrics.namespace))
+            latencies = await asyncio.to_thread(read_latencies, state.metrics.whole(), state.metrics.namespace)
+            newest = msgspec.json.encode(latencies)
             if newest != latency:
                 latency = newest
                 yield event("latency", latency)
@@ -84,11 +85,14 @@ def event(name: str, data: bytes) -> bytes:
 def read_latencies(registry: CollectorRegistry, namespace: str) -> dict[str, Histogram]:
     """The server's latency histograms, summed over their labels; those that do not exist yet are left out."""
     histograms = {}
+    families: dict[str, list[Metric]] = {}
+    for metric in registry.collect():
+        families.setdefault(metric.name, []).append(metric)
     for key, name in LATENCIES.items():
         full_name = f"{namespace}:{name}"
         buckets: dict[float, float] = {}
         total_seconds = 0.0
-        for metric in registry.restricted_registry([f"{full_name}_bucket", f"{full_name}_sum"]).collect():
+        for metric in families.get(full_name, ()):
             for sample in metric.samples:
                 if sample.name.endswith("_bucket"):
                     edge = float(sample.labels["le"])

@@ -140,7 +140,12 @@ TextOrObject = Annotated[
     one_of("a text or an object", text_or_object),
 ]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
-Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="A smaller number runs first.")]
+Priority = Annotated[
+    int,
+    Field(
+        ge=-(2**31), le=2**31 - 1, description="A smaller number runs first, where the scheduling policy is `priority`."
+    ),
+]
 CacheSalt = Annotated[
     str,
     Field(min_length=1, max_length=MAX_NAME_LENGTH, description="Only requests of the same salt share cached prompts."),

@@ -138,7 +138,9 @@ class SamplingFields(GenerationFields):
     stop: Stop | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = Field(
+        None, description="Has no effect: text is as the tokens have it."
+    )
     prompt_logprobs: Logprobs | None = Field(None, description="Not together with stream.")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputFields | None = None
