@@ -38,6 +38,19 @@ def tiny_server(tiny_model: str) -> Iterator[RunningServer]:
         yield server
 
 
+THINKING_TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}<think>\n"
+
+
+@pytest.fixture(scope="session")
+def thinking_server(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """The tiny model, taken for one that thinks: its prompts open the reasoning."""
+    template = tmp_path_factory.mktemp("template") / "thinking.jinja"
+    template.write_text(THINKING_TEMPLATE)
+    flags = ("--reasoning-parser", "think", "--chat-template", str(template), "--trust-request-chat-template")
+    with running_server(tiny_model, *TINY_FLAGS, *flags) as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def real_server(smollm2: str) -> Iterator[RunningServer]:
     """The real SmolLM2."""

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
-from tests.server.conftest import TINY_FLAGS
-from tests.server.running_server import RunningServer, running_server
+from tests.server.running_server import RunningServer
 
 HELLO = [{"role": "user", "content": "Hello"}]
 WEATHER = {
@@ -33,19 +31,6 @@ WEATHER = {
 }
 CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>'
-
-
-THINKING_TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}<think>\n"
-
-
-@pytest.fixture(scope="module")
-def thinking_server(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """The tiny model, taken for one that thinks: its prompts open the reasoning."""
-    template = tmp_path_factory.mktemp("template") / "thinking.jinja"
-    template.write_text(THINKING_TEMPLATE)
-    flags = ("--reasoning-parser", "think", "--chat-template", str(template), "--trust-request-chat-template")
-    with running_server(tiny_model, *TINY_FLAGS, *flags) as server:
-        yield server
 
 
 def chat(server: RunningServer, **fields: Any) -> ChatCompletion:

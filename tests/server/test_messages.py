@@ -212,6 +212,13 @@ def test_structured_text(client: anthropic.Anthropic) -> None:
     assert answer.stop_reason == "end_turn"
 
 
+def test_structured_text_is_the_answer_though_the_prompt_opens_reasoning(thinking_server: RunningServer) -> None:
+    with anthropic.Anthropic(base_url=thinking_server.url, api_key="none", max_retries=0, timeout=60) as client:
+        answer = client.messages.parse(model="tiny", messages=HELLO, max_tokens=200, output_format=Paint)
+    assert [block.type for block in answer.content] == ["text"]
+    assert isinstance(answer.parsed_output, Paint)
+
+
 def test_cve_2025_46570_only_requests_of_one_salt_share_prompts(client: anthropic.Anthropic) -> None:
     messages = [{"role": "user", "content": uuid.uuid4().hex * 4}]
     salts = [uuid.uuid4().hex, uuid.uuid4().hex]

@@ -197,6 +197,14 @@ def test_structured_text(tiny_server: RunningServer) -> None:
         assert isinstance(stream.get_final_response().output_parsed, Paint)
 
 
+def test_structured_text_is_the_answer_though_the_prompt_opens_reasoning(thinking_server: RunningServer) -> None:
+    parsed = thinking_server.client().responses.parse(
+        model="tiny", input="Choose.", text_format=Paint, max_output_tokens=200
+    )
+    assert [item.type for item in parsed.output] == ["message"]
+    assert isinstance(parsed.output_parsed, Paint)
+
+
 def test_a_required_call_is_made(tiny_server: RunningServer) -> None:
     fields: dict[str, Any] = {
         "tools": [WEATHER],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.core.structured_outputs import StructuredOutputs
@@ -78,21 +78,23 @@ class ChatTurn:
         wanted = self.answer_format.constraint(self.text, talk.usable_tools, talk.choice, parallel=talk.parallel)
         return None if wanted is None else StructuredOutputs(grammar=wanted["grammar"])
 
-    def structure(self, wanted: tuple[StructuredOutputs, str] | None) -> tuple[StructuredOutputs | None, str | None]:
-        """The shape the answer must have, and the request's field that says so, of which `wanted` is one candidate.
+    def structure(
+        self, wanted: tuple[StructuredOutputs, str] | None
+    ) -> tuple[ChatTurn, StructuredOutputs | None, str | None]:
+        """The turn as it reads such an answer, the shape the answer must have, and the request's field that says so.
 
-        Raises InvalidRequestError if there is another.
+        `wanted` is one candidate. Raises InvalidRequestError if there is another.
         """
         constraint = self.constraint()
         if constraint is None:
-            return wanted or (None, None)
+            return (self, None, None) if wanted is None else (replace(self, follows_shape=True), *wanted)
         if wanted is not None:
             raise InvalidRequestError(
                 f"tool_choice demands a call and {wanted[1]} another shape, but an answer has one only; drop one of them.",
                 field="tool_choice",
                 value=self.conversation.choice.name or self.conversation.choice.mode,
             )
-        return constraint, "tools"
+        return self, constraint, "tools"
 
 
 async def take_turn(state: ServerState, conversation: Conversation, *, must_fit: bool = False) -> ChatTurn:

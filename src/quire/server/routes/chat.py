@@ -29,8 +29,6 @@ from quire.server.strict_json import StrictJSONRoute
 
 router = APIRouter(route_class=StrictJSONRoute)
 
-TOOLS = "tools"
-
 
 @router.post("/v1/chat/completions", responses=answers(ChatCompletion, streams=True), response_class=Response)
 async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
@@ -41,8 +39,7 @@ async def chat_completions(body: ChatCompletionRequest, request: Request) -> Res
     turn = await take_turn(state, conversation, must_fit=body.truncate_prompt_tokens is None)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     turn = replace(turn, token_ids=truncated(state, turn.token_ids, body.truncate_prompt_tokens, max_tokens))
-    structure, field = turn.structure(wanted_structure(body))
-    turn = replace(turn, follows_shape=structure is not None and field != TOOLS)
+    turn, structure, field = turn.structure(wanted_structure(body))
     params = _sampling_params(state, body, turn, max_tokens, structure)
     outputs = generate(state, origin, turn.prompt, params, priority=body.priority or 0, cache_salt=body.cache_salt)
     writer = ChatWriter(state.llm.tokenizer, body, turn, _frame(state))

@@ -23,7 +23,7 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
     state = await require_ready(request)
     check_model(state, body.model)
     turn = await take_turn(state, body.conversation(), must_fit=True)
-    structure, field = turn.structure(body.wanted_structure())
+    turn, structure, field = turn.structure(body.wanted_structure())
     params = whole_answer_params(
         body, request, turn, max_tokens=body.max_tokens, stop=body.stop_sequences, structure=structure
     )

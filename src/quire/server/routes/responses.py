@@ -54,7 +54,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
         turn = await _fitting_turn(state, conversation, body.max_output_tokens)
     else:
         turn = await take_turn(state, conversation, must_fit=True)
-    structure, field = turn.structure(body.wanted_structure())
+    turn, structure, field = turn.structure(body.wanted_structure())
     params = whole_answer_params(body, request, turn, max_tokens=body.max_output_tokens, structure=structure)
     used = (*history, *(msgspec.json.encode(_listed(item)) for item in body.items)) if stores else ()
     keep = partial(_keep, state, owner, used) if stores else _forget
