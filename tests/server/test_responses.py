@@ -14,6 +14,7 @@ import openai
 import pydantic
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
+from tests.server.conftest import TINY_FLAGS
 from tests.server.running_server import RunningServer, running_server
 
 WEATHER = {
@@ -247,6 +248,42 @@ def test_a_conversation_too_long_is_refused_or_loses_its_beginning(tiny_server: 
     assert start > 0
     assert usage(answer)[0] == lengths[start][0]
     assert answer.output_text == respond(tiny_server, input=talk[start:], instructions="Stay.").output_text
+
+
+ALTERNATING_TEMPLATE = """{% for message in messages if message['role'] != 'system' %}
+{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate.') }}{% endif %}
+{{- message['content'] }}
+{% endfor %}"""
+
+
+@pytest.fixture(scope="module")
+def alternating_server(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Its template takes the user and the assistant by turns only."""
+    template = tmp_path_factory.mktemp("template") / "alternating.jinja"
+    template.write_text(ALTERNATING_TEMPLATE)
+    with running_server(tiny_model, *TINY_FLAGS, "--chat-template", str(template)) as server:
+        yield server
+
+
+@pytest.mark.parametrize("num_chars", [140, 150, 160, 300])
+def test_what_is_left_of_a_long_conversation_begins_with_the_user(
+    alternating_server: RunningServer, num_chars: int
+) -> None:
+    talk = [
+        {"role": ("user", "assistant")[number % 2], "content": f"{number:02}" * (num_chars // 2)}
+        for number in range(31)
+    ]
+    answer = respond(alternating_server, input=talk, instructions="Stay.", truncation="auto")
+    room = 2048 - 12
+    num_kept = max(number for number in range(1, 32, 2) if number * (num_chars + 1) <= room)
+    assert usage(answer)[0] == num_kept * (num_chars + 1)
+
+
+def test_a_result_is_never_left_without_its_call(tiny_server: RunningServer) -> None:
+    call = TALK[1] | {"arguments": json.dumps({"city": "Rome" * 450})}
+    kept = [{"role": "user", "content": "y" * 80}, *TALK[1:3]]
+    answer = respond(tiny_server, input=[TALK[0], call, TALK[2], *kept], truncation="auto")
+    assert usage(answer)[0] == usage(respond(tiny_server, input=kept))[0]
 
 
 @pytest.mark.parametrize(

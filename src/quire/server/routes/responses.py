@@ -182,27 +182,29 @@ def _conversation(body: ResponsesRequest, items: Sequence[Item]) -> Conversation
 
 
 async def _fitting_turn(state: ServerState, conversation: Conversation, max_tokens: int | None) -> ChatTurn:
-    """The turn without as many of the oldest messages as makes it fit; instructions and the last message stay.
+    """The turn without as many of the oldest messages as makes it fit; instructions and the user's last message stay.
 
+    What is kept begins with a message of the user: many templates refuse another, and no result is without its call.
     An answer of `max_tokens` fits as well, if it takes no more than half of the context.
     """
     room = room_for_prompt(state, max_tokens)
-    roles = [message["role"] for message in conversation.messages]
+    messages = conversation.messages
+    roles = [message["role"] for message in messages]
     num_fixed = next((number for number, role in enumerate(roles) if role not in ("system", "developer")), 0)
+    starts = [number for number, role in enumerate(roles) if role == "user" and number > num_fixed]
     turn = await take_turn(state, conversation)
-    too_few, enough = 0, len(roles) - num_fixed - 1
-    if len(turn.token_ids) <= room or enough < 1:
+    if len(turn.token_ids) <= room or not starts:
         return turn
+    too_few, enough = -1, len(starts) - 1
     while too_few + 1 < enough:
         middle = (too_few + enough) // 2
-        turn = await take_turn(state, _without(conversation, num_fixed, middle))
+        turn = await take_turn(state, _from(conversation, num_fixed, starts[middle]))
         too_few, enough = (too_few, middle) if len(turn.token_ids) <= room else (middle, enough)
-    return await take_turn(state, _without(conversation, num_fixed, enough))
+    return await take_turn(state, _from(conversation, num_fixed, starts[enough]))
 
 
-def _without(conversation: Conversation, num_fixed: int, num_dropped: int) -> Conversation:
-    messages = conversation.messages
-    return replace(conversation, messages=[*messages[:num_fixed], *messages[num_fixed + num_dropped :]])
+def _from(conversation: Conversation, num_fixed: int, start: int) -> Conversation:
+    return replace(conversation, messages=[*conversation.messages[:num_fixed], *conversation.messages[start:]])
 
 
 def _response(
