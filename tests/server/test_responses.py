@@ -224,6 +224,29 @@ def test_a_required_call_is_made(tiny_server: RunningServer) -> None:
             assert json.loads(call.arguments)["city"] in ("Paris", "Rome")
 
 
+def test_a_call_that_was_cut_can_be_gone_on_from(tiny_server: RunningServer) -> None:
+    fields: dict[str, Any] = {"tools": [WEATHER], "extra_body": {"seed": 1}}
+    for max_output_tokens in range(40, 400, 4):
+        answer = respond(tiny_server, tool_choice="required", max_output_tokens=max_output_tokens, **fields)
+        if answer.output and answer.output[-1].type == "function_call":
+            break
+    call = answer.output[-1]
+    assert call.type == "function_call"
+    assert call.status == "incomplete"
+    with pytest.raises(ValueError, match="line 1"):
+        json.loads(call.arguments)
+    assert tiny_server.client().responses.retrieve(answer.id) == answer
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "cut"}
+    for more in ([result], []):
+        told = respond(
+            tiny_server, input=[*more, {"role": "user", "content": "Again."}], previous_response_id=answer.id, **fields
+        )
+        items = {item.type: item for item in tiny_server.client().responses.input_items.list(told.id)}
+        kept = items["function_call"]
+        assert kept.type == "function_call"
+        assert isinstance(json.loads(kept.arguments), dict)
+
+
 def test_cve_2025_46570_only_requests_of_one_salt_share_prompts(tiny_server: RunningServer) -> None:
     text = uuid.uuid4().hex * 4
     salts = [uuid.uuid4().hex, uuid.uuid4().hex]

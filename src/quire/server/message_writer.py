@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
-
-from pydantic_core import from_json
 
 from quire.core.outputs import CompletionOutput
 from quire.engine.tokenizer import Tokenizer
@@ -33,7 +30,7 @@ from quire.server.schemas.message_answers import (
     ThinkingDelta,
     ToolUseBlock,
 )
-from quire.server.single_answer import AnswerWriter, BlockKind
+from quire.server.single_answer import AnswerWriter, BlockKind, read_arguments
 from quire.server.sse import event
 
 
@@ -90,7 +87,7 @@ class MessageWriter(AnswerWriter):
                 block.thinking = text
                 self._emit_delta(SignatureDelta())
             case ToolUseBlock() as block:
-                block.input = _read_arguments(text)
+                block.input = read_arguments(text)
         self._emit(BlockStop(index=self._index))
 
     def end(self, sample: CompletionOutput) -> None:
@@ -119,12 +116,3 @@ class MessageWriter(AnswerWriter):
 
     def _emit(self, made: MessageEvent) -> None:
         self._events.append(event(made, made.event_name))
-
-
-def _read_arguments(text: str) -> dict[str, Any]:
-    """The object; of one that was cut short, what there is of it, as Anthropic's clients read it from the deltas."""
-    try:
-        arguments = from_json(text, allow_partial=True)
-    except ValueError:
-        return {}
-    return arguments if isinstance(arguments, dict) else {}

@@ -6,9 +6,11 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 from fastapi import Request, Response
+from pydantic_core import from_json
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import SamplingParams
@@ -138,6 +140,15 @@ class AnswerWriter(ABC):
     @abstractmethod
     def whole(self) -> msgspec.Struct:
         """The answer, once it is whole."""
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """A call's; of an object that was cut short, what there is of it, as Anthropic's clients read it from the deltas."""
+    try:
+        arguments = from_json(text, allow_partial=True)
+    except ValueError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def whole_answer_params(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Query, Request, Response
+from pydantic_core import from_json
 
 from quire.errors import InvalidRequestError
 from quire.server.chat_turn import ChatTurn, Conversation, room_for_prompt, take_turn
@@ -17,7 +19,13 @@ from quire.server.response_store import StoredResponse
 from quire.server.response_writer import ResponseWriter, new_id
 from quire.server.schemas.fields import MAX_NAME_LENGTH
 from quire.server.schemas.openapi import answers
-from quire.server.schemas.response_answers import DeletedResponse, InputItems, ResponseAnswer
+from quire.server.schemas.response_answers import (
+    DeletedResponse,
+    InputItems,
+    OutputFunctionCall,
+    OutputItem,
+    ResponseAnswer,
+)
 from quire.server.schemas.responses import (
     ITEMS,
     FunctionCallItem,
@@ -30,7 +38,7 @@ from quire.server.schemas.responses import (
     as_messages,
 )
 from quire.server.serving import check_model, json_response, origin_of, require_ready
-from quire.server.single_answer import respond, whole_answer_params
+from quire.server.single_answer import read_arguments, respond, whole_answer_params
 from quire.server.state import ServerState, server_state
 from quire.server.strict_json import StrictJSONRoute
 from quire.server.tools.definitions import parse_tool_choice, parse_tools
@@ -162,8 +170,23 @@ def _stored(request: Request, response_id: str) -> StoredResponse:
 
 
 def _keep(state: ServerState, owner: str, used: tuple[bytes, ...], response: ResponseAnswer) -> None:
-    made = tuple(msgspec.json.encode(item) for item in response.output)
+    made = tuple(msgspec.json.encode(_readable(item)) for item in response.output)
     state.responses.put(owner, response.id, StoredResponse(msgspec.json.encode(response), used, made))
+
+
+def _readable(item: OutputItem) -> OutputItem:
+    """As a conversation goes on from it: arguments that are no JSON object, as of a call that the end of the answer cut,
+    could not be mended by the client."""
+    if not isinstance(item, OutputFunctionCall) or _is_object(item.arguments):
+        return item
+    return msgspec.structs.replace(item, arguments=json.dumps(read_arguments(item.arguments)))
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(from_json(text), dict)
+    except ValueError:
+        return False
 
 
 def _forget(response: ResponseAnswer) -> None:
