@@ -200,6 +200,20 @@ def test_calls_are_read_out_of_what_the_model_says(tiny_server: RunningServer) -
     assert message["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_half_a_surrogate_pair_in_arguments_stays_escaped(tiny_server: RunningServer, stream: bool) -> None:
+    arguments = r'{"city": "\ud83d"}'
+    written = arguments.replace('"', r"\"")
+    fields = say(CALL.replace('{"city": "Oslo", "days": 2}', f'"{written}"')) | {"tools": [WEATHER]}
+    if stream:
+        [made] = reassemble(chunks(tiny_server, **fields))["calls"]
+        assert made["arguments"] == arguments
+    else:
+        [call] = chat(tiny_server, **fields).choices[0].message.tool_calls or ()
+        assert call.type == "function"
+        assert call.function.arguments == arguments
+
+
 def test_without_tools_the_same_text_is_content(tiny_server: RunningServer) -> None:
     for fields in ({}, {"tools": [WEATHER], "tool_choice": "none"}):
         answer = chat(tiny_server, **say(CALL), **fields).choices[0]

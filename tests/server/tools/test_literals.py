@@ -26,10 +26,13 @@ from quire.server.tools.literals import MAX_NUMBER_CHARS, to_json
         (" [ ] ", []),
         ("{}", {}),
         (f"[{'9' * 300}]", [int("9" * 300)]),
+        ('["\\ud83d", "\ud83d", "\\\ude00"]', ["\ud83d", "\ud83d", "\\\ude00"]),
     ],
 )
 def test_values(written: str, value: Any) -> None:
-    assert json.loads(to_json(written)) == value
+    json_text = to_json(written)
+    assert json.loads(json_text) == value
+    assert json_text.encode().decode() == json_text
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,10 @@ def read_text(reader: TextReader) -> Steps[str]:
 
 
 def to_json(text: str) -> str:
-    """The JSON of a whole text that holds one value. Raises MalformedTextError."""
+    """The JSON of a whole text that holds one value; halves of surrogate pairs, which UTF-8 has no bytes for, are escaped.
+
+    Raises MalformedTextError.
+    """
     reader = TextReader()
     reader.feed(text)
     reader.close()
@@ -107,7 +110,7 @@ def to_json(text: str) -> str:
             pass
     except TextEndedError:
         raise MalformedTextError from None
-    return "".join(pieces)
+    return "".join(pieces).encode(errors="backslashreplace").decode()
 
 
 def _read_only_value(reader: TextReader, write: Write) -> Steps[None]:
