@@ -109,6 +109,33 @@ def test_logprobs_hold_the_chosen_token_and_the_top_ones(tiny_server: RunningSer
         assert list(top.values()) == sorted(top.values(), reverse=True)
 
 
+@pytest.mark.parametrize("as_ids", [False, True])
+@pytest.mark.parametrize("skips", [True, False])
+def test_offsets_are_of_the_text_that_is_shown(tiny_server: RunningServer, as_ids: bool, skips: bool) -> None:
+    prompt = "a😀é<|im_start|>b<|im_end|>😀c"
+    ids = tiny_server.http.post("/tokenize", json={"prompt": prompt}).json()["tokens"]
+    [choice] = complete(
+        tiny_server,
+        prompt=ids if as_ids else prompt,
+        echo=True,
+        logprobs=0,
+        max_tokens=60,
+        extra_body={"skip_special_tokens": skips, "ignore_eos": True, "return_token_ids": True},
+    ).choices
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens is not None
+    assert choice.logprobs.text_offset is not None
+    of_prompt = list(zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True))[: len(ids)]
+    starts_shown = [0, *[1] * 4, *[2] * 2, 3, 15, 16, *[26] * 4, 27]
+    starts_skipped = [0, *[1] * 4, *[2] * 2, 3, 3, 4, *[4] * 4, 5]
+    assert [offset for _, offset in of_prompt] == (starts_skipped if as_ids and skips else starts_shown)
+    of_sample = list(zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True))[len(ids) :]
+    whole = [(token, offset) for token, offset in of_sample if "�" not in token and not (skips and "<|" in token)]
+    assert whole
+    for token, offset in whole:
+        assert choice.text[offset : offset + len(token)] == token
+
+
 def test_a_stop_string_ends_the_text_before_it(tiny_server: RunningServer) -> None:
     whole = complete(tiny_server, max_tokens=60).choices[0].text
     stop = whole[20:22]

@@ -9,7 +9,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.engine.stop_strings import StopStringMatcher
 from quire.engine.tokenizer import Tokenizer, utf8_decoder
 
-_MAX_TOKENS_OF_A_CHARACTER = 4
+MAX_TOKENS_OF_A_CHARACTER = 4
 """UTF-8 spends at most four bytes on a character, and a token carries at least one."""
 
 
@@ -28,7 +28,7 @@ class IncrementalDetokenizer:
         self._include_stop = sampling_params.include_stop_str_in_output
         self._stops = StopStringMatcher(sampling_params.stop)
         self._utf8 = utf8_decoder()
-        for token_id in prompt_token_ids[-_MAX_TOKENS_OF_A_CHARACTER:]:
+        for token_id in prompt_token_ids[-MAX_TOKENS_OF_A_CHARACTER:]:
             self._utf8.decode(self._bytes(token_id))
         self._strip_leading_space = tokenizer.strips_leading_space and all(
             token_id in self._skipped for token_id in prompt_token_ids

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from quire.core.outputs import LogprobsAtPosition
-from quire.engine.tokenizer import Tokenizer
+from quire.engine.detokenizer import MAX_TOKENS_OF_A_CHARACTER
+from quire.engine.tokenizer import Tokenizer, utf8_decoder
 from quire.server.schemas.answers import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -38,33 +39,84 @@ def _content_logprob(tokenizer: Tokenizer, position: LogprobsAtPosition, num_top
     return ContentLogprob(chosen.token, chosen.logprob, chosen.bytes, [token for _, token in top[:num_top]])
 
 
-class CompletionLogprobsWriter:
-    """Of one sample. Remembers where its text is, so that offsets go on from one delta to the next."""
+class _Place:
+    """Goes through a text by its tokens, and says where each begins."""
 
-    def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
+    def __init__(self, *, strips_leading_space: bool) -> None:
+        self._strips_leading_space = strips_leading_space
+        self._utf8 = utf8_decoder()
+        self.offset = 0
+        """Characters so far, without the one that is unfinished."""
+
+    def pass_by(self, data: bytes) -> int:
+        """The next token's bytes. Returns the number of characters before its first, or before that one's rest."""
+        if self._strips_leading_space and data:
+            self._strips_leading_space = False
+            data = data.removeprefix(b" ")
+        unfinished, _ = self._utf8.getstate()
+        num_chars_in = len((unfinished + data[:1]).decode(errors="replace"))
+        begin = self.offset + max(0, num_chars_in - 1)
+        self.offset += len(self._utf8.decode(data))
+        return begin
+
+
+class CompletionLogprobsWriter:
+    """Of one sample. Remembers where its text is, so that offsets go on from one delta to the next.
+
+    Offsets are of the text that is shown: special tokens that are skipped take no room in it, and all parts of a
+    character begin where it does.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, num_top: int, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool
+    ) -> None:
         self._tokenizer = tokenizer
         self._num_top = num_top
-        self._offset = 0
+        self._prompt_token_ids = prompt_token_ids
+        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        only_skipped = self._skipped.issuperset(prompt_token_ids)
+        self._place = _Place(strips_leading_space=tokenizer.strips_leading_space and only_skipped)
+        for token_id in prompt_token_ids[-MAX_TOKENS_OF_A_CHARACTER:]:
+            self._place.pass_by(self._shown_bytes(token_id))
+        self._place.offset = 0
+        self._written = CompletionLogprobs([], [], [], [])
+
+    def echo(self, positions: Sequence[LogprobsAtPosition | None], shown: str) -> None:
+        """The prompt's, to be written first; it is `shown` before the text. None: nothing is known of that token."""
+        place = _Place(strips_leading_space=self._tokenizer.strips_leading_space)
+        for token_id, position in zip(self._prompt_token_ids, positions, strict=True):
+            data = self._tokenizer.token_bytes(token_id)
+            # A prompt that was sent as text has the special tokens that it spells, not those that were put around it.
+            is_special = token_id in self._tokenizer.special_token_ids
+            if is_special and not shown.startswith(self._tokenizer.decode_token(token_id), place.offset):
+                data = b""
+            self._append(token_id, position, min(place.pass_by(data), len(shown)))
+        self._place.offset = len(shown)
 
     def write(self, token_ids: Sequence[int], positions: Sequence[LogprobsAtPosition | None]) -> CompletionLogprobs:
-        """None: nothing is known of that token, as of a prompt's first."""
-        written = CompletionLogprobs([], [], [], [])
+        """The sample's next tokens."""
         for token_id, position in zip(token_ids, positions, strict=True):
-            token = self._tokenizer.decode_token(token_id)
-            written.text_offset.append(self._offset)
-            written.tokens.append(token)
-            self._offset += len(token)
-            if position is None:
-                written.token_logprobs.append(None)
-                written.top_logprobs.append(None)
-                continue
-            written.token_logprobs.append(max(position[token_id].logprob, LOWEST))
-            # Several ids may have one text (parts of characters): the likelier one keeps its place.
-            top: dict[str, float] = {}
-            for entry in sorted(position.values(), key=lambda entry: -entry.logprob):
-                top.setdefault(entry.decoded_token or "", max(entry.logprob, LOWEST))
-            written.top_logprobs.append(top if self._num_top else {})
+            self._append(token_id, position, self._place.pass_by(self._shown_bytes(token_id)))
+        written, self._written = self._written, CompletionLogprobs([], [], [], [])
         return written
+
+    def _shown_bytes(self, token_id: int) -> bytes:
+        return b"" if token_id in self._skipped else self._tokenizer.token_bytes(token_id)
+
+    def _append(self, token_id: int, position: LogprobsAtPosition | None, offset: int) -> None:
+        written = self._written
+        written.text_offset.append(offset)
+        written.tokens.append(self._tokenizer.decode_token(token_id))
+        if position is None:
+            written.token_logprobs.append(None)
+            written.top_logprobs.append(None)
+            return
+        written.token_logprobs.append(max(position[token_id].logprob, LOWEST))
+        # Several ids may have one text (parts of characters): the likelier one keeps its place.
+        top: dict[str, float] = {}
+        for entry in sorted(position.values(), key=lambda entry: -entry.logprob):
+            top.setdefault(entry.decoded_token or "", max(entry.logprob, LOWEST))
+        written.top_logprobs.append(top if self._num_top else {})
 
 
 def prompt_logprobs(positions: Sequence[LogprobsAtPosition | None] | None) -> PromptLogprobs | None:

@@ -151,20 +151,31 @@ class CompletionWriter:
         choice = CompletionChoice(index, text, None, finish_reason, sample.stop_reason)
         if self._body.return_token_ids:
             choice.token_ids = token_ids
+        writer = self._logprobs_writer(index, output)
         if index not in self._begun:
             self._begun.add(index)
             if self._body.return_token_ids:
                 choice.prompt_token_ids = output.prompt_token_ids
             if self._body.echo:
-                choice.text = self._prompt_text(output) + text
-                token_ids = output.prompt_token_ids + token_ids
-                logprobs = [*(output.prompt_logprobs or [None] * len(output.prompt_token_ids)), *logprobs]
-        if self._body.logprobs is not None:
-            writer = self._logprobs.get(index)
-            if writer is None:
-                writer = self._logprobs[index] = CompletionLogprobsWriter(self._tokenizer, self._body.logprobs)
+                shown = self._prompt_text(output)
+                choice.text = shown + text
+                if writer is not None:
+                    writer.echo(output.prompt_logprobs or [None] * len(output.prompt_token_ids), shown)
+        if writer is not None:
             choice.logprobs = writer.write(token_ids, logprobs)
         return choice
+
+    def _logprobs_writer(self, index: int, output: RequestOutput) -> CompletionLogprobsWriter | None:
+        if self._body.logprobs is None:
+            return None
+        if index not in self._logprobs:
+            self._logprobs[index] = CompletionLogprobsWriter(
+                self._tokenizer,
+                self._body.logprobs,
+                output.prompt_token_ids,
+                skip_special_tokens=self._params.skip_special_tokens,
+            )
+        return self._logprobs[index]
 
     def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:
