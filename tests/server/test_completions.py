@@ -109,6 +109,26 @@ def test_logprobs_hold_the_chosen_token_and_the_top_ones(tiny_server: RunningSer
         assert list(top.values()) == sorted(top.values(), reverse=True)
 
 
+@pytest.mark.parametrize(("num_echoed", "num_of_prompt"), [(5, 1), (1, 5), (0, 3), (3, 0)])
+def test_echoed_logprobs_and_those_of_the_prompt_have_their_own_numbers(
+    tiny_server: RunningServer, num_echoed: int, num_of_prompt: int
+) -> None:
+    def logprobs(**fields: Any) -> tuple[Any, Any]:
+        [choice] = complete(tiny_server, max_tokens=1, echo=True, **fields).choices
+        top = choice.logprobs and choice.logprobs.top_logprobs
+        return top, (choice.model_extra or {}).get("prompt_logprobs")
+
+    echoed, of_prompt = logprobs(logprobs=num_echoed, extra_body={"prompt_logprobs": num_of_prompt})
+    assert echoed == logprobs(logprobs=num_echoed)[0]
+    assert of_prompt == logprobs(extra_body={"prompt_logprobs": num_of_prompt})[1]
+
+
+def test_what_ends_a_token_that_is_not_shown_is_not_told(tiny_server: RunningServer) -> None:
+    for stops in ({"stop_token_ids": list(range(320))}, {"stop": [chr(code) for code in range(97, 113)]}):
+        [choice] = complete(tiny_server, echo=True, max_tokens=0, seed=1, extra_body=stops).choices
+        assert (choice.text, choice.finish_reason, choice.model_extra) == (PROMPT, "length", {"stop_reason": None})
+
+
 @pytest.mark.parametrize("as_ids", [False, True])
 @pytest.mark.parametrize("skips", [True, False])
 def test_offsets_are_of_the_text_that_is_shown(tiny_server: RunningServer, as_ids: bool, skips: bool) -> None:

@@ -54,7 +54,7 @@ class ChatWriter:
             *self._frame, [self._whole_choice(sample) for sample in output.outputs], make_usage([output], num_tokens)
         )
         if self._body.prompt_logprobs is not None:
-            answer.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
+            answer.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._body.prompt_logprobs)
         if self._body.return_token_ids:
             answer.prompt_token_ids = output.prompt_token_ids
         return answer

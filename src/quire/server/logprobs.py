@@ -114,12 +114,21 @@ class CompletionLogprobsWriter:
         written.token_logprobs.append(max(position[token_id].logprob, LOWEST))
         # Several ids may have one text (parts of characters): the likelier one keeps its place.
         top: dict[str, float] = {}
-        for entry in sorted(position.values(), key=lambda entry: -entry.logprob):
+        for entry in sorted(_reported(position, self._num_top).values(), key=lambda entry: -entry.logprob):
             top.setdefault(entry.decoded_token or "", max(entry.logprob, LOWEST))
         written.top_logprobs.append(top if self._num_top else {})
 
 
-def prompt_logprobs(positions: Sequence[LogprobsAtPosition | None] | None) -> PromptLogprobs | None:
+def _reported(position: LogprobsAtPosition, num_top: int) -> LogprobsAtPosition:
+    """The token itself, which comes first, and the `num_top` most likely: the engine may have been asked for more."""
+    return {
+        token_id: entry
+        for number, (token_id, entry) in enumerate(position.items())
+        if number == 0 or (entry.rank is not None and entry.rank <= num_top)
+    }
+
+
+def prompt_logprobs(positions: Sequence[LogprobsAtPosition | None] | None, num_top: int) -> PromptLogprobs | None:
     """vLLM's shape: for each token of the prompt, ids in digits and what is known of them."""
     if positions is None:
         return None
@@ -128,7 +137,7 @@ def prompt_logprobs(positions: Sequence[LogprobsAtPosition | None] | None) -> Pr
         if position is None
         else {
             str(token_id): PromptLogprob(max(entry.logprob, LOWEST), entry.rank, entry.decoded_token)
-            for token_id, entry in position.items()
+            for token_id, entry in _reported(position, num_top).items()
         }
         for position in positions
     ]

@@ -63,8 +63,9 @@ def _sampling_params(
         structured_outputs=structure[0] if structure else None,
         output_kind=whole_output_kind(state, body.stream),
     )
-    if body.echo and body.logprobs is not None and params.prompt_logprobs is None:
-        params = msgspec.structs.replace(params, prompt_logprobs=body.logprobs)
+    if body.echo and body.logprobs is not None:
+        num_top = max(body.logprobs, body.prompt_logprobs or 0)
+        params = msgspec.structs.replace(params, prompt_logprobs=num_top)
     return params
 
 
@@ -118,7 +119,7 @@ class CompletionWriter:
         ]
         for choice, output in zip(choices, (o for o in outputs for _ in o.outputs), strict=True):
             if self._body.prompt_logprobs is not None:
-                choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
+                choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._body.prompt_logprobs)
         return msgspec.structs.replace(self._frame, choices=choices, usage=make_usage(outputs, self._num_tokens))
 
     def chunk(self, number: int, output: RequestOutput) -> bytes:
@@ -143,12 +144,14 @@ class CompletionWriter:
     def _choice(self, number: int, output: RequestOutput, sample: CompletionOutput) -> CompletionChoice:
         check_sample(sample)
         index = number * self._params.n + sample.index
-        text, token_ids, finish_reason = sample.text, sample.token_ids, sample.finish_reason
+        text, token_ids = sample.text, sample.token_ids
+        finish_reason, stop_reason = sample.finish_reason, sample.stop_reason
         logprobs: Sequence[LogprobsAtPosition | None] = sample.logprobs or [None] * len(token_ids)
         if not self._shows_output:
-            text, token_ids, logprobs, finish_reason = "", [], [], finish_reason and "length"
+            text, token_ids, logprobs = "", [], []
+            finish_reason, stop_reason = finish_reason and "length", None
         self._num_tokens += len(token_ids)
-        choice = CompletionChoice(index, text, None, finish_reason, sample.stop_reason)
+        choice = CompletionChoice(index, text, None, finish_reason, stop_reason)
         if self._body.return_token_ids:
             choice.token_ids = token_ids
         writer = self._logprobs_writer(index, output)
