@@ -32,6 +32,10 @@ def test_a_conversation_is_tokenized_as_a_completion_would_be(null_server: Runni
         extra_body={"return_token_ids": True},
     )
     assert (completion.model_extra or {})["prompt_token_ids"] == answer["tokens"]
+    tools = [{"type": "function", "function": {"name": "clock"}}]
+    assert post(null_server, "/tokenize", messages=messages, tools=tools)["count"] > answer["count"]
+    without = post(null_server, "/tokenize", messages=messages, tools=tools, tool_choice="none")
+    assert without["tokens"] == answer["tokens"]
     shorter = post(null_server, "/tokenize", messages=messages, add_generation_prompt=False)
     assert answer["tokens"][: shorter["count"]] == shorter["tokens"]
     assert shorter["count"] < answer["count"]

@@ -35,7 +35,7 @@ async def chat_completions(body: ChatCompletionRequest, request: Request) -> Res
     state = await require_ready(request)
     check_model(state, body.model)
     origin = origin_of(request, "chat", stream=bool(body.stream), user=body.user, request_id=body.request_id)
-    conversation = body.conversation(body.tool_choice, parallel=body.parallel_tool_calls is not False)
+    conversation = body.conversation(parallel=body.parallel_tool_calls is not False)
     turn = await take_turn(state, conversation, must_fit=body.truncate_prompt_tokens is None)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     turn = replace(turn, token_ids=truncated(state, turn.token_ids, body.truncate_prompt_tokens, max_tokens))

@@ -41,6 +41,7 @@ class TemplateFields(RequestBody):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     tools: list[dict[str, Any]] | None = None
+    tool_choice: TextOrObject | None = None
     documents: list[dict[str, Any]] | None = None
     chat_template: str | None = Field(None, description="Only where the server trusts requests with it.")
     chat_template_kwargs: dict[str, Any] | None = None
@@ -52,13 +53,13 @@ class TemplateFields(RequestBody):
         None, description="Add BOS though the template writes special tokens itself; false if null."
     )
 
-    def conversation(self, tool_choice: object = None, *, parallel: bool = True) -> Conversation:
+    def conversation(self, *, parallel: bool = True) -> Conversation:
         """Raises InvalidRequestError for tools that break a rule."""
         tools = parse_tools(self.tools)
         return Conversation(
             messages=[message.as_template_input() for message in self.messages],
             tools=tools,
-            choice=parse_tool_choice(tool_choice, tools),
+            choice=parse_tool_choice(self.tool_choice, tools),
             parallel=parallel,
             documents=self.documents,
             chat_template=self.chat_template,
@@ -78,5 +79,4 @@ class ChatCompletionRequest(TemplateFields, SamplingFields):
     )
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = Field(None, description="Only with logprobs.")
-    tool_choice: TextOrObject | None = None
     parallel_tool_calls: bool | None = None
