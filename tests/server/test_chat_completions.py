@@ -150,12 +150,15 @@ def test_messages_may_come_in_parts_and_from_a_developer(tiny_server: RunningSer
     assert tokens([{"role": "developer", "content": "Be brief"}, {"role": "user", "content": parts}]) == expected
 
 
-def test_the_last_message_can_be_continued(tiny_server: RunningServer) -> None:
-    messages = [*HELLO, {"role": "assistant", "content": "The answer is"}]
+@pytest.mark.parametrize(
+    "content", ["The answer\nis", [{"type": "text", "text": "The answer"}, {"type": "text", "text": "is"}]]
+)
+def test_the_last_message_can_be_continued(tiny_server: RunningServer, content: Any) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": content}]
     options = {"add_generation_prompt": False, "continue_final_message": True, "echo": True}
     whole = chat(tiny_server, messages=messages, extra_body=options).choices[0].message.content
     assert whole is not None
-    assert whole.startswith("The answer is")
+    assert whole.startswith("The answer\nis")
     assert reassemble(chunks(tiny_server, messages=messages, extra_body=options))["content"] == whole
 
 

@@ -66,6 +66,15 @@ class ChatTurn:
         """Whether the parser needs to see special tokens; the request's skip_special_tokens must be false then."""
         return self.reads_marks and not self.answer_format.skips_special_tokens
 
+    @property
+    def continued(self) -> str:
+        """The text of the last message, where the answer goes on with it."""
+        messages = self.conversation.messages
+        if not self.conversation.continue_final_message:
+            return ""
+        content = _plain_message(messages[-1], len(messages) - 1).get("content")
+        return content if isinstance(content, str) else ""
+
     def parser(self) -> AnswerParser:
         """For one sample."""
         talk = self.conversation

@@ -149,12 +149,8 @@ class ChatWriter:
         return make_usage([] if self._last is None else [self._last], self._num_tokens)
 
     def _echoed(self) -> str:
-        """The text of the last message, where the answer goes on with it and the request wants it whole."""
-        talk = self._turn.conversation
-        if not (self._body.echo and talk.continue_final_message):
-            return ""
-        content = talk.messages[-1].get("content")
-        return content if isinstance(content, str) else ""
+        """What the answer goes on with, where the request wants it whole."""
+        return self._turn.continued if self._body.echo else ""
 
 
 def finish_reason(reason: str | None, num_calls: int) -> str | None:
