@@ -63,6 +63,11 @@ def reassemble(parts: list[ChatCompletionChunk], index: int = 0) -> dict[str, An
     return message
 
 
+def text_of(server: RunningServer, tokens: list[int]) -> str:
+    text: str = server.http.post("/detokenize", json={"tokens": tokens}).raise_for_status().json()["prompt"]
+    return text
+
+
 def say(text: str) -> dict[str, Any]:
     """What makes the model say just that."""
     return {"extra_body": {"structured_outputs": {"choice": [text]}}, "max_completion_tokens": 400}
@@ -142,8 +147,7 @@ def test_usage_and_token_ids(tiny_server: RunningServer) -> None:
 def test_messages_may_come_in_parts_and_from_a_developer(tiny_server: RunningServer) -> None:
     def tokens(messages: list[dict[str, Any]]) -> str:
         ids = tiny_server.http.post("/tokenize", json={"messages": messages}).raise_for_status().json()["tokens"]
-        text: str = tiny_server.http.post("/detokenize", json={"tokens": ids}).raise_for_status().json()["prompt"]
-        return text
+        return text_of(tiny_server, ids)
 
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     expected = "<|im_start|>system\nBe brief<|im_end|>\n<|im_start|>user\none\ntwo<|im_end|>\n<|im_start|>assistant\n"
@@ -267,8 +271,27 @@ def test_a_trusted_request_may_bring_its_template(thinking_server: RunningServer
     body = {"messages": HELLO, "chat_template": "{% for m in messages %}[{{ m.content }}{{ mark }}]{% endfor %}"}
     body["chat_template_kwargs"] = {"mark": "!"}
     tokens = thinking_server.http.post("/tokenize", json=body).raise_for_status().json()["tokens"]
-    text = thinking_server.http.post("/detokenize", json={"tokens": tokens}).raise_for_status().json()["prompt"]
-    assert text == "[Hello!]"
+    assert text_of(thinking_server, tokens) == "[Hello!]"
+
+
+@pytest.mark.parametrize(
+    ("fields", "seen"),
+    [
+        ({}, "[]"),
+        ({"reasoning_effort": None}, "[]"),
+        ({"reasoning_effort": "low"}, "[low True]"),
+        ({"reasoning_effort": "none"}, "[none False]"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}, "[low False]"),
+    ],
+)
+def test_an_effort_reaches_the_template(thinking_server: RunningServer, fields: dict[str, Any], seen: str) -> None:
+    template = "[{% if reasoning_effort %}{{ reasoning_effort }} {{ enable_thinking }}{% endif %}]"
+    body = {"messages": HELLO, "chat_template": template, **fields}
+    tokens = thinking_server.http.post("/tokenize", json=body).raise_for_status().json()["tokens"]
+    assert text_of(thinking_server, tokens) == seen
+    asked = {**body, "max_tokens": 1, "return_token_ids": True}
+    answer = thinking_server.http.post("/v1/chat/completions", json=asked).raise_for_status().json()
+    assert answer["prompt_token_ids"] == tokens
 
 
 class Answer(BaseModel):
@@ -337,6 +360,7 @@ def test_parse_gives_objects(tiny_server: RunningServer) -> None:
         ({"extra_body": {"chat_template_kwargs": {"tokenize": True}}}, "chat_template_kwargs"),
         ({"extra_body": {"continue_final_message": True}}, "continue_final_message"),
         ({"extra_body": {"request_id": "x" * 129}}, "request_id"),
+        ({"reasoning_effort": "utmost"}, "reasoning_effort"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from quire.server.chat_turn import Conversation
-from quire.server.schemas.fields import MAX_TOKENS, RequestBody, TextOrObject, member, one_of, text_or_list
+from quire.server.schemas.fields import (
+    MAX_TOKENS,
+    ReasoningEffort,
+    RequestBody,
+    TextOrObject,
+    member,
+    one_of,
+    template_kwargs,
+    text_or_list,
+)
 from quire.server.schemas.sampling import Logprobs, SamplingFields
 from quire.server.tools.definitions import parse_tool_choice, parse_tools
 
@@ -45,6 +54,7 @@ class TemplateFields(RequestBody):
     documents: list[dict[str, Any]] | None = None
     chat_template: str | None = Field(None, description="Only where the server trusts requests with it.")
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: ReasoningEffort | None = None
     add_generation_prompt: bool | None = Field(None, description="Open the assistant's message; true if null.")
     continue_final_message: bool | None = Field(
         None, description="Let the model go on with the last message; add_generation_prompt must be false then."
@@ -63,7 +73,7 @@ class TemplateFields(RequestBody):
             parallel=parallel,
             documents=self.documents,
             chat_template=self.chat_template,
-            chat_template_kwargs=self.chat_template_kwargs,
+            chat_template_kwargs=template_kwargs(self.reasoning_effort, self.chat_template_kwargs),
             add_generation_prompt=self.add_generation_prompt is not False,
             continue_final_message=self.continue_final_message is True,
             add_special_tokens=self.add_special_tokens is True,

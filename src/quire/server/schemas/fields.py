@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -166,3 +166,13 @@ TruncatePromptTokens = Annotated[
         description="Keep only so many of the prompt's last tokens; -1 as many as fit. Otherwise long ones are refused.",
     ),
 ]
+ReasoningEffort = Annotated[
+    Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"],
+    Field(description="Reaches the model if its chat template reads reasoning_effort or enable_thinking."),
+]
+
+
+def template_kwargs(effort: str | None, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a chat template may read of an effort, and the request's own chat_template_kwargs, which win."""
+    of_effort = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    return {**of_effort, **(given or {})}

@@ -12,12 +12,14 @@ from quire.errors import InvalidRequestError
 from quire.server.schemas.fields import (
     MAX_NAME_LENGTH,
     MAX_TOKENS,
+    ReasoningEffort,
     RequestBody,
     TextOrObject,
     at_most,
     member,
     of_type,
     one_of,
+    template_kwargs,
     text_or_list,
 )
 from quire.server.schemas.sampling import GenerationFields, JSONSchemaFormat, structure_named
@@ -137,9 +139,7 @@ class TextConfig(RequestBody):
 
 
 class ReasoningConfig(RequestBody):
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
-        None, description="Reaches the model if its chat template reads reasoning_effort or enable_thinking."
-    )
+    effort: ReasoningEffort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="Has no effect: reasoning is answered as it is."
     )
@@ -197,8 +197,7 @@ class ResponsesRequest(GenerationFields):
     @property
     def template_kwargs(self) -> dict[str, Any]:
         effort = None if self.reasoning is None else self.reasoning.effort
-        given = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-        return {**given, **(self.chat_template_kwargs or {})}
+        return template_kwargs(effort, self.chat_template_kwargs)
 
     def wanted_structure(self) -> tuple[StructuredOutputs, str] | None:
         """The shape that the text must have, and the field that says so. Raises InvalidRequestError."""
