@@ -361,6 +361,8 @@ def test_parse_gives_objects(tiny_server: RunningServer) -> None:
         ({"extra_body": {"continue_final_message": True}}, "continue_final_message"),
         ({"extra_body": {"request_id": "x" * 129}}, "request_id"),
         ({"reasoning_effort": "utmost"}, "reasoning_effort"),
+        ({"extra_body": {"best_of": 2}}, "best_of"),
+        ({"extra_body": {"use_beam_search": True}}, "use_beam_search"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -372,6 +374,12 @@ def test_what_breaks_a_rule_is_refused_with_its_field(
             **({"model": "tiny", "messages": HELLO, "max_completion_tokens": 5} | fields), stream=stream
         )
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("fields", [{"best_of": 1, "use_beam_search": False}, {"best_of": None}])
+def test_values_that_ask_for_nothing_are_taken(tiny_server: RunningServer, fields: dict[str, Any]) -> None:
+    for path, prompt in (("/v1/chat/completions", {"messages": HELLO}), ("/v1/completions", {"prompt": "Hello"})):
+        tiny_server.http.post(path, json={**prompt, "max_tokens": 1, **fields}).raise_for_status()
 
 
 def test_unknown_fields_are_ignored(tiny_server: RunningServer) -> None:

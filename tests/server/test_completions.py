@@ -266,6 +266,7 @@ def test_a_prompt_that_fits_is_kept_whatever_the_answer_may_take(tiny_server: Ru
         ({"logprobs": 21}, "logprobs"),
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 2}, "best_of"),
+        ({"extra_body": {"use_beam_search": True}}, "use_beam_search"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"extra_body": {"min_tokens": 13}}, "min_tokens"),
         ({"extra_body": {"allowed_token_ids": [320]}}, "allowed_token_ids"),

@@ -14,12 +14,6 @@ DEFAULT_MAX_TOKENS = 16
 """OpenAI's."""
 MAX_PROMPTS = 256
 
-UNSUPPORTED = {
-    "suffix": "the model only continues texts; leave suffix out",
-    "best_of": "candidates are not ranked here; use n",
-    "use_beam_search": "beam search is for LLM.beam_search; leave it out",
-}
-
 
 def _prompt_kind(value: Any) -> str | None:
     if isinstance(value, str):
@@ -45,8 +39,6 @@ class CompletionRequest(SamplingFields):
     )
     logprobs: Logprobs | None = None
     suffix: str | None = Field(None, description="Not supported.")
-    best_of: int | None = Field(None, description="Not supported.")
-    use_beam_search: bool | None = Field(None, description="Not supported.")
     add_special_tokens: bool | None = Field(None, description="Begin texts as the model wants it (BOS); true if null.")
 
     @property
@@ -58,9 +50,10 @@ class CompletionRequest(SamplingFields):
 
     def check(self) -> None:
         """Raises InvalidRequestError for what is not supported, and for too many samples in all."""
-        for field, remedy in UNSUPPORTED.items():
-            if getattr(self, field):
-                raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
+        if self.suffix:
+            raise InvalidRequestError(
+                "suffix is not supported: the model only continues texts; leave it out.", field="suffix"
+            )
         if self.max_tokens == 0 and not self.echo:
             raise InvalidRequestError(
                 "max_tokens is 0 and echo is not set, so there is nothing to answer; ask for at least one token.",

@@ -38,6 +38,12 @@ MAX_LISTED_TOKENS = 1024
 MAX_ALLOWED_TOKENS = 2**20
 MAX_LOGPROBS = 20
 
+UNSUPPORTED = {
+    "best_of": (1, "candidates are not ranked here; use n"),
+    "use_beam_search": (False, "beam search is for LLM.beam_search; leave it out"),
+}
+"""With the values that ask for nothing."""
+
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 Stop = Annotated[
@@ -151,6 +157,8 @@ class SamplingFields(GenerationFields):
     return_token_ids: bool | None = Field(None, description="Add the ids of prompt and output tokens.")
     truncate_prompt_tokens: TruncatePromptTokens | None = None
     echo: bool | None = None
+    best_of: int | None = Field(None, description="Not supported.")
+    use_beam_search: bool | None = Field(None, description="Not supported.")
 
     @property
     def num_samples(self) -> int:
@@ -171,6 +179,9 @@ def make_sampling_params(
     output_kind: OutputKind,
 ) -> SamplingParams:
     """Raises InvalidRequestError, also for fields that do not go together."""
+    for field, (nothing, remedy) in UNSUPPORTED.items():
+        if getattr(body, field) not in (None, nothing):
+            raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError(
             "stream_options is set, but stream is not; set stream to true or leave stream_options out.",
