@@ -188,14 +188,12 @@ def test_impossible_scales(scale: dict[str, float]) -> None:
 
 
 def test_requests_are_cut_to_the_context() -> None:
-    requests = [BenchRequest(list(range(10)), 5), BenchRequest(list(range(90)), 50), BenchRequest([1], 500)]
+    lengths = {(10, 5): (10, 5), (10, 70): (10, 70), (90, 50): (40, 40), (90, 9): (71, 9), (1, 500): (1, 79)}
+    requests = [BenchRequest(list(range(num_input)), num_output) for num_input, num_output in lengths]
     fitted = fit_to_context(ServeWorkload(requests), max_model_len=100, margin=20)
-    assert [(len(request.prompt_token_ids), request.num_output_tokens) for request in fitted.requests] == [
-        (10, 5),
-        (40, 40),
-        (1, 40),
-    ]
-    assert fitted.requests[1].prompt_token_ids == list(range(40)), "cut at its end: what is shared stays shared"
-    assert fitted.num_cut == 2
+    found = [(len(request.prompt_token_ids), request.num_output_tokens) for request in fitted.requests]
+    assert found == list(lengths.values())
+    assert fitted.requests[2].prompt_token_ids == list(range(40)), "cut at its end: what is shared stays shared"
+    assert fitted.num_cut == 3
     with pytest.raises(InvalidRequestError, match="too short"):
         fit_to_context(ServeWorkload(requests), max_model_len=20, margin=20)

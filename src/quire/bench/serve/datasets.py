@@ -171,13 +171,15 @@ def _words(tokenizer: Tokenizer) -> list[int]:
 
 
 def fit_to_context(workload: ServeWorkload, max_model_len: int, margin: int) -> ServeWorkload:
-    """Prompts cut at their end, then outputs, so that prompt, output and `margin` tokens of a template fit."""
+    """What does not fit the context with `margin` tokens of a template is cut: outputs to what the prompt leaves, or half of
+    the room where that is more, then prompts, at their end."""
     room = max_model_len - margin
     if room < 2:
         raise InvalidRequestError(f"The server's context of {max_model_len} tokens is too short.", field="url")
     requests = []
     for request in workload.requests:
-        num_output = min(request.num_output_tokens, max(1, room // 2))
+        left = room - len(request.prompt_token_ids)
+        num_output = min(request.num_output_tokens, max(room // 2, left))
         requests.append(BenchRequest(request.prompt_token_ids[: room - num_output], num_output))
     num_cut = sum(new != old for new, old in zip(requests, workload.requests, strict=True))
     return ServeWorkload(requests, workload.arrivals, workload.num_cut + num_cut)
