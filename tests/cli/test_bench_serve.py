@@ -75,6 +75,11 @@ def test_shapes_of_traffic_and_limits(server: FakeServer, bench: Bench) -> None:
     assert "ignore_eos" not in server.bodies[-1]
 
 
+def test_even_gaps_are_a_result_that_any_json_reader_takes(bench: Bench) -> None:
+    code, result = bench("--request-rate", "500", "--burstiness", "inf")
+    assert (code, result["request_rate"], result["burstiness"]) == (0, 500, "inf")
+
+
 def test_never_more_in_flight_than_asked(server: FakeServer, bench: Bench) -> None:
     server.gap_s = 0.002
     _, result = bench("--max-concurrency", "3", "--save-detailed")

@@ -85,7 +85,9 @@ def _add_dataset_flags(group: argparse._ArgumentGroup) -> None:
 
 def _add_traffic_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--request-rate", type=float, default=math.inf, metavar="R", help="a second (%(default)s)")
-    group.add_argument("--burstiness", type=float, default=1.0, metavar="F", help="1 is Poisson, less is burstier")
+    group.add_argument(
+        "--burstiness", type=float, default=1.0, metavar="F", help="1 is Poisson, less is burstier, inf even"
+    )
     group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="from start to end rate")
     group.add_argument("--ramp-up-start-rps", type=float, metavar="R", help="requests a second at the start")
     group.add_argument("--ramp-up-end-rps", type=float, metavar="R", help="requests a second at the end")

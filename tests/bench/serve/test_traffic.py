@@ -31,6 +31,10 @@ def test_gaps_are_gamma_distributed(burstiness: float) -> None:
     assert deviation / mean == pytest.approx(1 / math.sqrt(burstiness), rel=0.05)
 
 
+def test_infinite_burstiness_is_even_gaps() -> None:
+    assert Traffic(10.0, math.inf).arrivals(4, 0) == pytest.approx([0.0, 0.1, 0.2, 0.3])
+
+
 def test_burstiness_one_is_a_poisson_process() -> None:
     """Exponential gaps: shares below a time are 1 - exp(-rate * time); counts a second have variance = mean."""
     traffic = Traffic(10.0)

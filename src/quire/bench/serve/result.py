@@ -117,14 +117,13 @@ class ServeResult:
     def to_dict(self, *, details: bool = False) -> dict[str, Any]:
         """`details` adds a record a request."""
         result = self.measurement.to_dict(self.metrics, self.percentiles)
-        rate, end_rate = self.traffic.request_rate, self.traffic.end_rate
         result |= {
             "request_goodput": self.goodput(),
             "total_output_events": sum(len(request.arrivals) for request in self.requests if not request.failed),
-            "request_rate": "inf" if rate == math.inf else rate,
+            "request_rate": _finite(self.traffic.request_rate),
             "ramp_up_strategy": self.traffic.ramp_up,
-            "ramp_up_end_rps": end_rate,
-            "burstiness": self.traffic.burstiness,
+            "ramp_up_end_rps": self.traffic.end_rate,
+            "burstiness": _finite(self.traffic.burstiness),
             "max_concurrency": self.max_concurrency,
             "errors": self.errors(),
             "client_cpu_share": self.client.cpu_s / self.duration,
@@ -133,6 +132,11 @@ class ServeResult:
         if details:
             result["requests"] = [_record(request) for request in self.requests]
         return result
+
+
+def _finite(value: float) -> float | str:
+    """JSON has no infinite numbers."""
+    return "inf" if value == math.inf else value
 
 
 def _record(request: ServedRequest) -> dict[str, Any]:

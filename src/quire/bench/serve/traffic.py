@@ -17,8 +17,8 @@ class Traffic:
     """Requests a second, and how they clump.
 
     `burstiness` is the shape of the gamma distribution of the gaps: 1 is a Poisson process, less is burstier, more is
-    more even. With `ramp_up` the rate moves from `request_rate` to `end_rate` over the requests, by equal steps
-    (linear) or equal factors (exponential). Raises InvalidRequestError.
+    more even, and inf is quite even. With `ramp_up` the rate moves from `request_rate` to `end_rate` over the requests,
+    by equal steps (linear) or equal factors (exponential). Raises InvalidRequestError.
     """
 
     request_rate: float = math.inf
@@ -55,7 +55,8 @@ class Traffic:
         for index in range(num_requests):
             times.append(now)
             mean_gap = 1 / self.rate_at(index / num_requests)
-            now += rng.gammavariate(self.burstiness, mean_gap / self.burstiness)
+            even = self.burstiness == math.inf
+            now += mean_gap if even else rng.gammavariate(self.burstiness, mean_gap / self.burstiness)
         return times
 
 
