@@ -119,6 +119,8 @@ def test_a_trace_and_its_picture(bench: Bench, tmp_path: Path) -> None:
     assert result["completed"] == 7
     assert [one["num_input_tokens"] for one in result["requests"]] == [50, 100, 150, 200, 250, 300, 300]
     assert result["num_cut"] == 1
+    assert result["workload"]["num_prompts"] == 7, "all that it holds"
+    assert result["request_rate"] is result["burstiness"] is None
     assert result["requests"][-1]["start"] >= 0.06
     assert plot.read_bytes().startswith(b"\x89PNG")
 
@@ -169,6 +171,10 @@ def test_the_check_against_metrics(server: FakeServer, bench: Bench, capsys: pyt
     assert "They do not agree within 5%" in capsys.readouterr().out
 
 
+TRACE = ["--dataset-name", "timed-trace"]
+RAMP = ["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-end-rps", "2"]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -179,7 +185,17 @@ def test_the_check_against_metrics(server: FakeServer, bench: Bench, capsys: pyt
         (["--num-prompts", "0"], "--num-prompts must be at least 1"),
         (["--timeout", "0"], "--timeout must be above 0"),
         (["--extra-body", "[]"], "must be a JSON object"),
-        (["--sweep", "1", "--dataset-name", "timed-trace"], "--sweep sets the rate"),
+        ([*TRACE, "--sweep", "1"], "has its own times; leave out --sweep."),
+        ([*TRACE, "--request-rate", "4"], "has its own times; leave out --request-rate."),
+        (
+            [*TRACE, "--burstiness", "1", *RAMP],
+            "leave out --burstiness, --ramp-up-strategy, --ramp-up-start-rps, --ramp",
+        ),
+        (["--sweep", "1", "--request-rate", "1"], "--sweep sets the rate; leave out --request-rate."),
+        (["--sweep", "1", "--ramp-up-end-rps", "1"], "--sweep sets the rate; leave out --ramp-up-end-rps."),
+        (["--request-rate", "inf", *RAMP], "A ramp sets the rate; leave out --request-rate."),
+        (["--ramp-up-start-rps", "1"], "no ramp without --ramp-up-strategy; leave out --ramp-up-start-rps."),
+        (RAMP[:4], "A ramp needs"),
         (["--ramp-up-strategy", "linear"], "--ramp-up-start-rps"),
         (["--model", "other"], "not other"),
         (["--tokenizer", "no/such-model/at/all"], "--tokenizer"),

@@ -37,6 +37,7 @@ examples:
   quire bench serve --sweep 1,2,4,8 --plot sweep.png
   quire bench serve --measure-client
 """
+RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,9 +85,9 @@ def _add_dataset_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_traffic_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--request-rate", type=float, default=math.inf, metavar="R", help="a second (%(default)s)")
+    group.add_argument("--request-rate", type=float, metavar="R", help="a second (default: all at once)")
     group.add_argument(
-        "--burstiness", type=float, default=1.0, metavar="F", help="1 is Poisson, less is burstier, inf even"
+        "--burstiness", type=float, metavar="F", help="1 is Poisson (the default), less is burstier, inf even"
     )
     group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="from start to end rate")
     group.add_argument("--ramp-up-start-rps", type=float, metavar="R", help="requests a second at the start")
@@ -151,8 +152,24 @@ def _check(args: argparse.Namespace) -> None:
         raise InvalidRequestError("--timeout must be above 0 seconds.", field="timeout", value=args.timeout)
     if args.plot is not None:
         check_can_plot(args.plot)
-    if args.sweep and (args.ramp_up_strategy or args.dataset_name == "timed-trace"):
-        raise InvalidRequestError("--sweep sets the rate; it goes with neither a ramp nor a trace.", field="sweep")
+    _check_traffic(args)
+
+
+def _check_traffic(args: argparse.Namespace) -> None:
+    """Raises InvalidRequestError for flags that would decide nothing."""
+    names: tuple[str, ...]
+    if args.dataset_name == "timed-trace":
+        reason, names = "A timed trace has its own times", ("request_rate", "burstiness", *RAMP, "sweep")
+    elif args.sweep is not None:
+        reason, names = "--sweep sets the rate", ("request_rate", *RAMP)
+    elif args.ramp_up_strategy is not None:
+        reason, names = "A ramp sets the rate", ("request_rate",)
+    else:
+        reason, names = "There is no ramp without --ramp-up-strategy", RAMP
+    given = [name for name in names if getattr(args, name) is not None]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InvalidRequestError(f"{reason}; leave out {flags}.", field=given[0])
 
 
 def _words(text: str, flag: str, known: tuple[str, ...]) -> list[str]:
@@ -205,12 +222,13 @@ def _options(args: argparse.Namespace) -> ServeOptions:
 
 
 def _traffics(args: argparse.Namespace) -> list[Traffic]:
+    burstiness = 1.0 if args.burstiness is None else args.burstiness
     if args.sweep:
-        return [Traffic(rate, args.burstiness) for rate in args.sweep]
+        return [Traffic(rate, burstiness) for rate in args.sweep]
     if args.ramp_up_strategy and args.ramp_up_start_rps is None:
         raise InvalidRequestError("A ramp needs --ramp-up-start-rps.", field="ramp_up_start_rps")
     start = args.ramp_up_start_rps if args.ramp_up_strategy else args.request_rate
-    return [Traffic(start, args.burstiness, args.ramp_up_strategy, args.ramp_up_end_rps)]
+    return [Traffic(math.inf if start is None else start, burstiness, args.ramp_up_strategy, args.ramp_up_end_rps)]
 
 
 def _report(args: argparse.Namespace, bench: ServeBench, runs: list[ServeRun]) -> None:
@@ -230,7 +248,7 @@ def _report(args: argparse.Namespace, bench: ServeBench, runs: list[ServeRun]) -
         result = bench.to_dict(runs, details=args.save_detailed, sweep=bool(args.sweep))
         write_json(result | {"client": collect_environment(read_machine())}, args.output)
     if args.plot is not None:
-        write_plot(results, bench.title, args.plot, sweep=bool(args.sweep))
+        write_plot(results, bench.title(runs), args.plot, sweep=bool(args.sweep))
     if all(request.failed for result in results for request in result.requests):
         raise QuireError("Every request failed; the reasons stand above.")
     if not all(one.agrees for run in runs for one in run.comparisons):

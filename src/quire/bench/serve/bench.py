@@ -72,10 +72,9 @@ class ServeBench:
         self._tokenizer = _open_tokenizer(options.tokenizer or self._model.name)
         self._form = RequestForm(options.endpoint, self._model.name, options.ignore_eos, options.extra_body)
 
-    @property
-    def title(self) -> str:
-        dataset = self._options.dataset
-        return f"{self._model.name} at {self._options.address.root}: {dataset.name}, {dataset.num_prompts} requests"
+    def title(self, runs: Sequence[ServeRun]) -> str:
+        dataset, num_prompts = self._options.dataset.name, _num_prompts(runs)
+        return f"{self._model.name} at {self._options.address.root}: {dataset}, {num_prompts} requests"
 
     async def run(self, *, show_progress: bool = False) -> list[ServeRun]:
         """Runs of a sweep have prompts of their own, or the prefix cache would answer the later ones."""
@@ -110,6 +109,7 @@ class ServeBench:
             options.objectives,
             options.metrics,
             options.percentiles,
+            of_trace=workload.arrivals is not None,
         )
         return ServeRun(result, comparisons, workload.num_cut)
 
@@ -145,7 +145,7 @@ class ServeBench:
             "workload": {
                 "dataset": dataset.name,
                 "path": None if dataset.path is None else dataset.path.name,
-                "num_prompts": dataset.num_prompts,
+                "num_prompts": _num_prompts(runs),
                 "input_len": str(dataset.input_len),
                 "output_len": None if dataset.output_len is None else str(dataset.output_len),
                 "time_scale": dataset.trace.time,
@@ -153,6 +153,11 @@ class ServeBench:
                 "seed": dataset.seed,
             },
         }
+
+
+def _num_prompts(runs: Sequence[ServeRun]) -> int:
+    """Of each run: a trace may hold fewer requests than were asked for."""
+    return len(runs[0].result.requests)
 
 
 def _open_tokenizer(name: str) -> Tokenizer:

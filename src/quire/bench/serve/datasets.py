@@ -141,7 +141,7 @@ def _reply(row: dict[str, Any]) -> str | int | None:
 
 
 def _timed_trace(path: Path, choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWorkload:
-    """The first `num_prompts` requests of a trace, at its times."""
+    """The first `num_prompts` requests of a trace, or all that it holds, at its times."""
     traced, words = read_trace(path, choice.num_prompts), _words(tokenizer)
     return ServeWorkload(
         [

@@ -60,7 +60,7 @@ def _overview(result: ServeResult, figures: dict[str, Any]) -> list[tuple[str, s
     ]
     if result.max_concurrency is not None:
         rows.insert(2, ("Maximum request concurrency", str(result.max_concurrency)))
-    if result.traffic.request_rate != math.inf:
+    if result.traffic.request_rate != math.inf and not result.of_trace:
         rows.insert(2, ("Request rate configured (req/s)", f"{result.traffic.request_rate:g}"))
     if figures["request_goodput"] is not None:
         rows.append(("Request goodput (req/s)", f"{figures['request_goodput']:,.2f}"))

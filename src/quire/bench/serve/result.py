@@ -85,7 +85,7 @@ class ClientLoad:
 
 @dataclass(slots=True)
 class ServeResult:
-    """One run at one traffic shape."""
+    """One run at one traffic shape, or `of_trace`: its requests came at times of their own, whatever `traffic` says."""
 
     measurement: Measurement
     requests: list[ServedRequest]
@@ -95,6 +95,7 @@ class ServeResult:
     objectives: Objectives | None = None
     metrics: Sequence[str] = tuple(METRICS)
     percentiles: Sequence[float] = (50, 90, 99)
+    of_trace: bool = False
 
     @property
     def duration(self) -> float:
@@ -117,13 +118,16 @@ class ServeResult:
     def to_dict(self, *, details: bool = False) -> dict[str, Any]:
         """`details` adds a record a request."""
         result = self.measurement.to_dict(self.metrics, self.percentiles)
-        result |= {
-            "request_goodput": self.goodput(),
-            "total_output_events": sum(len(request.arrivals) for request in self.requests if not request.failed),
+        traffic = {
             "request_rate": _finite(self.traffic.request_rate),
             "ramp_up_strategy": self.traffic.ramp_up,
             "ramp_up_end_rps": self.traffic.end_rate,
             "burstiness": _finite(self.traffic.burstiness),
+        }
+        result |= {
+            "request_goodput": self.goodput(),
+            "total_output_events": sum(len(request.arrivals) for request in self.requests if not request.failed),
+            **(dict.fromkeys(traffic) if self.of_trace else traffic),
             "max_concurrency": self.max_concurrency,
             "errors": self.errors(),
             "client_cpu_share": self.client.cpu_s / self.duration,
