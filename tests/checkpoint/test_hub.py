@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from fake_hub import NEW, OLD, REPOSITORY, Hub, serve_hub
 
-from quire.checkpoint.hub import parse_repository
+from quire.checkpoint.hub import fetch_repository, parse_repository
+from quire.errors import DownloadError
 
 RESOLVE = """
 import json, sys
@@ -98,6 +99,17 @@ def test_offline_with_nothing_cached_says_what_to_do(hub: Hub, tmp_path: Path) -
     error = resolve(REPOSITORY, hub, tmp_path, offline=True)
     assert error["error"] == "DownloadError"
     assert f"hf download {REPOSITORY} --revision main" in error["message"]
+
+
+def test_an_error_without_words_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ConnectionResetError
+
+    monkeypatch.setattr("quire.checkpoint.hub.hf_hub_download", broken)
+    repository = parse_repository("org/never-fetched")
+    assert repository is not None
+    with pytest.raises(DownloadError, match="failed: ConnectionResetError; run it again"):
+        fetch_repository(repository, with_weights=False)
 
 
 def test_what_the_hub_does_not_have(hub: Hub, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,6 +140,19 @@ def test_a_server_that_goes_away_costs_no_request(
         run(source, tmp_path / "out.jsonl", url)
     assert (tmp_path / "out.jsonl").read_text() == ""
     assert run(source, tmp_path / "out.jsonl", server.url).completed == 5
+
+
+def test_how_a_server_went_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken connection has no words of its own."""
+
+    async def broken(*_: object, **__: object) -> None:
+        raise httpx.ReadError("")
+
+    monkeypatch.setattr("quire.client.batch.NUM_ATTEMPTS", 1)
+    monkeypatch.setattr(httpx.AsyncClient, "post", broken)
+    source = write(tmp_path / "in.jsonl", [request("a")])
+    with pytest.raises(RemoteError, match="The server is gone: ReadError; run again"):
+        run(source, tmp_path / "out.jsonl", "http://127.0.0.1:9")
 
 
 def test_an_output_of_another_input_is_refused(server: FakeServer, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import Any
 
+import httpx
 import pytest
 from tests.fake_server import FakeServer
 
@@ -97,6 +98,15 @@ def test_nobody_there(server: FakeServer) -> None:
         url = gone.url
     with pytest.raises(RemoteError, match=r"No server answers at .*`quire serve`"):
         find_model(parse_address(url))
+
+
+def test_silence_at_the_first_question_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_: object, **__: object) -> None:
+        raise httpx.ReadTimeout("")
+
+    monkeypatch.setattr(httpx, "get", silent)
+    with pytest.raises(RemoteError, match="http://h: ReadTimeout; start one"):
+        find_model(parse_address("http://h"))
 
 
 @pytest.mark.parametrize(

@@ -107,4 +107,5 @@ def _fetch(repository: Repository, name: str) -> Path | None:
             " `hf auth login`."
         ) from error
     except Exception as error:  # huggingface-hub passes on whatever its HTTP library of the day raises
-        raise DownloadError(f"Fetching {name} of {repository} failed: {error}; run it again.") from error
+        reason = str(error) or type(error).__name__
+        raise DownloadError(f"Fetching {name} of {repository} failed: {reason}; run it again.") from error

@@ -124,7 +124,8 @@ class BatchRun:
                 raise
             except httpx.TransportError as error:
                 if last:
-                    raise RemoteError(f"The server is gone: {error}; run again to take the batch up.") from error
+                    reason = str(error) or type(error).__name__
+                    raise RemoteError(f"The server is gone: {reason}; run again to take the batch up.") from error
             else:
                 if answer.status_code not in RETRY_STATUS:
                     return answer

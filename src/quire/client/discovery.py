@@ -22,7 +22,8 @@ def find_model(address: ServerAddress, name: str | None = None) -> ServedModel:
     try:
         answer = httpx.get(f"{address.root}/v1/models", headers=address.headers, timeout=10, trust_env=False)
     except httpx.HTTPError as error:
-        raise RemoteError(f"No server answers at {address.root}: {error}; start one with `quire serve`.") from error
+        reason = str(error) or type(error).__name__
+        raise RemoteError(f"No server answers at {address.root}: {reason}; start one with `quire serve`.") from error
     if answer.status_code == httpx.codes.UNAUTHORIZED:
         raise RemoteError(f"The server at {address.root} wants a key: add --api-key KEY.")
     try:
