@@ -110,7 +110,13 @@ def test_silence_at_the_first_question_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:8000", "ftp://x", "http://", "http://h:99999", "http://h/?a=1", "http://h:x", "http://me:pw@h:1"]
+    "url",
+    [
+        *("localhost:8000", "ftp://x", "http://", "http://h:99999", "http://h/?a=1", "http://h:x", "http://me:pw@h:1"),
+        *("", "http:h", "http:///v1", "http://h:0", "http://h?", "http://h#", "http://[::1", "http://[h]"),
+        *("http://.:9", "http://a..b", f"http://{'a' * 64}", "http://xn--"),
+        *("http://h\n", "http://h\x00", "http://h/\t", "http://a b", " http://h"),
+    ],
 )
 def test_wrong_urls(url: str) -> None:
     with pytest.raises(InvalidRequestError, match="A server is named like"):
@@ -133,3 +139,13 @@ def test_ipv6_and_default_ports() -> None:
     address = parse_address("http://[::1]:80/proxy/v1")
     assert (address.root, address.host, address.netloc) == ("http://[::1]:80/proxy", "::1", "[::1]:80")
     assert (parse_address("https://h").port, parse_address("http://h").port) == (443, 80)
+
+
+def test_a_scheme_may_be_written_in_capitals() -> None:
+    address = parse_address("HTTPS://Host/V1/v1")
+    assert (address.root, address.is_tls, address.port) == ("https://Host/V1", True, 443)
+
+
+def test_hosts_with_long_labels_dots_and_other_letters() -> None:
+    for host in ("a" * 63, "host.local.", "müller.example", "my_host", "[fe80::1%eth0]"):
+        assert parse_address(f"http://{host}:1").root == f"http://{host}:1"

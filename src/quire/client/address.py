@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import httpx
+
 from quire.errors import InvalidRequestError, QuireError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -47,16 +49,27 @@ class ServerAddress:
 
 def parse_address(url: str, api_key: str | None = None) -> ServerAddress:
     """`http://host:port`, with or without `/v1`. Raises InvalidRequestError."""
-    parts = urlsplit(url)
-    try:
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        valid = False
-    if not valid or parts.query or parts.fragment or parts.username is not None:
+    if not _names_a_server(url):
         raise InvalidRequestError(f"A server is named like {DEFAULT_URL}, got {url!r}.", field="url", value=url)
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise InvalidRequestError("An API key is printable ASCII, or HTTP cannot carry it.", field="api_key")
-    return ServerAddress(url.rstrip("/").removesuffix("/v1").rstrip("/"), api_key)
+    scheme, separator, rest = url.partition("://")
+    root = scheme.lower() + separator + rest
+    return ServerAddress(root.rstrip("/").removesuffix("/v1").rstrip("/"), api_key)
+
+
+def _names_a_server(url: str) -> bool:
+    if not url.isprintable() or any(mark in url for mark in " ?#"):
+        return False
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        # What the resolver and the HTTP client would raise at the first request: labels that are empty or too long.
+        host.encode("idna")
+        readable = httpx.URL(url).host != ""
+    except (ValueError, httpx.InvalidURL):
+        return False
+    return readable and parts.scheme in ("http", "https") and port != 0 and parts.username is None
 
 
 def shorten(text: str) -> str:
