@@ -59,7 +59,7 @@ def test_a_good_stream(server: FakeServer, endpoint: str) -> None:
         ("hang", "no end after 0.5 s"),
         ("cut", "closed the connection before the stream's end"),
         ("garbage", "no completion chunk"),
-        ("error_event", "the engine died"),
+        ("error_event", "with an error: the engine died$"),
         ("unfinished", "without a finish reason"),
     ],
 )
@@ -173,6 +173,14 @@ def test_events_do_not_depend_on_how_the_bytes_are_cut(cuts: list[int], newline:
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 2
     assert cutter.done
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [({"message": "full"}, "full"), ({"code": 5}, "{'code': 5}"), ("full", "full"), (["x"], "['x']")]
+)
+def test_an_error_is_shown_as_a_sentence_where_it_has_one(error: object, text: str) -> None:
+    (chunk,) = EventCutter().feed(b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
+    assert chunk.error_text == text
 
 
 def test_an_endless_event_is_refused() -> None:

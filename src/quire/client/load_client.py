@@ -158,7 +158,7 @@ class _Connection(asyncio.Protocol):
 
     def _take(self, chunk: Chunk) -> None:
         if chunk.error is not None:
-            raise RemoteError(f"The stream ended with an error: {chunk.error}")
+            raise RemoteError(f"The stream ended with an error: {chunk.error_text}")
         for choice in chunk.choices:
             if choice.adds_output():
                 self._answer.arrivals.append(self._now)

@@ -43,7 +43,7 @@ class RemoteModel:
                 async for data in answer.aiter_bytes():
                     for chunk in cutter.feed(data):
                         if chunk.error is not None:
-                            raise RemoteError(f"The server broke off: {shorten(str(chunk.error))}")
+                            raise RemoteError(f"The server broke off: {shorten(chunk.error_text)}")
                         for choice in chunk.choices:
                             if choice.adds_output():
                                 counted += 1

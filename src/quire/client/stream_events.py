@@ -50,6 +50,12 @@ class Chunk(msgspec.Struct):
     usage: Usage | None = None
     error: Any = None
 
+    @property
+    def error_text(self) -> str:
+        """The server's own sentence where it is in OpenAI's shape."""
+        message = self.error.get("message") if isinstance(self.error, dict) else None
+        return str(message or self.error)
+
 
 _DECODER = msgspec.json.Decoder(Chunk)
 
