@@ -91,6 +91,9 @@ def test_plan_reads_no_weights(quire: RunQuire, tiny_llama: Path, tmp_path: Path
 def test_plan_refuses_nonsense(quire: RunQuire, tiny_llama: Path) -> None:
     assert "8GiB" in quire("plan", tiny_llama, "--memory", "lots").stderr
     assert "concurrency" in quire("plan", tiny_llama, "--concurrency", 0).stderr
+    both = quire("plan", tiny_llama, "--memory", "8GiB", "--memory-utilization", 0.5)
+    assert (both.returncode, both.stdout) == (1, "")
+    assert "leave out --memory-utilization" in both.stderr
 
 
 def test_bench_throughput_writes_result_and_picture(quire: RunQuire, tiny_llama: Path, tmp_path: Path) -> None:

@@ -49,7 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.concurrency < 1:
         raise InvalidRequestError(f"--concurrency must be at least 1, got {args.concurrency}.", field="concurrency")
-    config = EngineConfig(model=args.model, **engine_arguments(args))
+    given = engine_arguments(args)
+    if args.memory and "memory_utilization" in given:
+        raise InvalidRequestError(
+            "--memory says all of what may be taken; leave out --memory-utilization.", field="memory_utilization"
+        )
+    config = EngineConfig(model=args.model, **given)
     model = open_checkpoint(config.model, with_weights=False).config
     check_context(config, model)
     machine = read_machine()
