@@ -13,6 +13,11 @@ from tests.cli.test_chat import Terminal
 from tests.fake_server import FakeServer
 from tests.server.own_server import wait_for
 
+from quire.cli.main import main
+
+AWAY = ("--url", "http://127.0.0.1:9")
+BATCH = ("-i", "no-such-file.jsonl", "-o", "never-written.jsonl")
+
 
 @pytest.fixture
 def server() -> Iterator[FakeServer]:
@@ -70,6 +75,23 @@ def test_errors_are_one_line(remote: RunQuire, words: tuple[str, ...], message: 
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["chat", *AWAY, "--dtype", "float32", "--backend", "torch"], "computes; leave out --dtype, --backend."),
+        (["chat", *AWAY, "-m", "fake"], "No server answers"),
+        (["chat", "--api-key", "secret"], "--api-key is for the server that --url names"),
+        (["run-batch", *BATCH, *AWAY, "-m", "smollm2", "--num-threads", "1"], "leave out --model, --num-threads."),
+        (["run-batch", *BATCH, "--api-key", "secret"], "--api-key is for the server that --url names"),
+    ],
+)
+def test_flags_of_who_does_not_compute_are_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(server: FakeServer) -> None:

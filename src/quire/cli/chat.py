@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from quire.cli.answer import Answer, tell
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
 from quire.cli.sampling_flags import add_sampling_flags, request_fields, sampling_params
-from quire.cli.server_flags import add_server_flags, server_address
+from quire.cli.server_flags import add_server_flags, check_who_computes, server_address
 from quire.client.address import RemoteError
 from quire.client.discovery import find_model
 from quire.client.remote_chat import RemoteModel
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_who_computes(args, sends_model=True)
     system: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
     with ExitStack() as stack:
         model: ChatModel

@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_flag_words
-from quire.cli.server_flags import add_server_flags, server_address
+from quire.cli.server_flags import add_server_flags, check_who_computes, server_address
 from quire.client.address import ServerAddress
 from quire.client.batch import BatchCounts, BatchRun, count_requests
 from quire.client.batch_file import BatchOutput
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.max_concurrency < 1 or not args.timeout > 0:
         raise InvalidRequestError("--max-concurrency must be at least 1, and --timeout above 0.", field="timeout")
+    check_who_computes(args, sends_model=False)
     with ExitStack() as stack:
         output = stack.enter_context(BatchOutput(args.output))
         total = count_requests(args.input, output.done)
