@@ -44,6 +44,11 @@ def test_a_conversation(remote: RunQuire, server: FakeServer) -> None:
     assert "top_p" not in server.bodies[0]
 
 
+def test_a_quiet_conversation(remote: RunQuire) -> None:
+    done = remote("chat", "-q", "-n", 3, stdin="one\n")
+    assert (done.stdout, done.stderr) == (" w0 w1 w2\n", "")
+
+
 def test_a_turn_that_fails_is_told_and_forgotten(remote: RunQuire, server: FakeServer) -> None:
     server.plan = ["refuse", "cut"]
     done = remote("chat", "-n", 3, stdin="one\ntwo\nthree\n")

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
             stack.callback(llm.shutdown)
             model = LocalChat(llm, sampling_params(args, OutputKind.DELTA))
         runner = stack.enter_context(asyncio.Runner())
-        Conversation(model, system, runner).run()
+        Conversation(model, system, runner, quiet=args.quiet).run()
 
 
 class ChatModel(Protocol):
@@ -84,12 +84,13 @@ class RemoteChat:
 
 
 class Conversation:
-    """The turns so far and the loop that adds to them."""
+    """The turns so far and the loop that adds to them. `quiet` leaves out how fast an answer came."""
 
-    def __init__(self, model: ChatModel, system: list[Message], runner: asyncio.Runner) -> None:
+    def __init__(self, model: ChatModel, system: list[Message], runner: asyncio.Runner, *, quiet: bool) -> None:
         self._model = model
         self._system = system
         self._runner = runner
+        self._quiet = quiet
         self._messages = list(system)
         self._interactive = sys.stdin.isatty()
 
@@ -144,7 +145,8 @@ class Conversation:
                 answer.append(text, num_tokens)
                 print(text, end="", flush=True)
         print(flush=True)
-        tell(answer.speed())
+        if not self._quiet:
+            tell(answer.speed())
 
 
 def _import_line_editing() -> None:
