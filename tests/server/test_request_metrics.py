@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from tests.engine.held_engine import hold_after
 from tests.server.test_metrics import Page
 
 from quire.config import EngineConfig, ServerConfig
+from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import OutputKind, SamplingParams
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.launch import launch
@@ -99,6 +100,47 @@ def test_a_client_that_leaves_is_an_abort(state: Any) -> None:
     page = Page(state.metrics.render())
     assert page.value("quire:request_success_total", finished_reason="abort") == 1
     assert page.value("quire:time_to_first_token_seconds_count") == 1
+    assert state.tracer.all[0].status == 499
+
+
+@pytest.mark.parametrize("limits", [{}, {"request_timeout": 100.0}, {"queue_timeout": 100.0}])
+@pytest.mark.parametrize("num_turns", range(4))
+def test_a_client_that_leaves_as_an_output_comes_is_noticed(limits: dict[str, float], num_turns: int) -> None:
+    """`num_turns` of the loop lie between the two: in one of them the output is there and has not been read."""
+    state: Any = SimpleNamespace(
+        config=ServerConfig(**limits),
+        model_name="tiny",
+        llm=SimpleNamespace(),
+        admission=Admission(100, 100),
+        metrics=Metrics("tiny"),
+        tracer=Records(),
+    )
+
+    async def leave() -> None:
+        has_come = asyncio.Event()
+
+        async def outputs(*_: Any, **__: Any) -> AsyncGenerator[RequestOutput, None]:
+            while True:
+                await has_come.wait()
+                has_come.clear()
+                yield RequestOutput("0", "p", [1], [], False)
+
+        async def read() -> None:
+            async for _ in generate(state, ORIGIN, PROMPT, SamplingParams()):
+                pass
+
+        state.llm.generate = outputs
+        reading = asyncio.create_task(read())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        has_come.set()
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        reading.cancel()
+        done, _ = await asyncio.wait({reading}, timeout=0.5)
+        assert done
+
+    asyncio.run(leave())
     assert state.tracer.all[0].status == 499
 
 

@@ -145,7 +145,9 @@ async def _within_limits(
         limit, what = min(due, default=(float("inf"), ""))
         left = max(0.0, arrival_time + limit - time.monotonic()) if due else None
         try:
-            output = await asyncio.wait_for(anext(outputs), left)
+            # Not `wait_for`, which in Python 3.11 swallows a cancellation that comes with the output.
+            async with asyncio.timeout(left):
+                output = await anext(outputs)
         except StopAsyncIteration:
             return
         except TimeoutError as error:
