@@ -15,15 +15,17 @@ from tests.engine.held_engine import hold_after
 from tests.server.test_metrics import Page
 
 from quire.config import EngineConfig, ServerConfig
-from quire.core.outputs import RequestOutput
+from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import OutputKind, SamplingParams
+from quire.core.step import NOTHING_LEFT
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.launch import launch
 from quire.engine.local_engine import LocalEngine
 from quire.engine.stats import collect_stats
-from quire.errors import InvalidRequestError
+from quire.errors import GenerationFailedError, InvalidRequestError
 from quire.server.admission import Admission
 from quire.server.metrics import Metrics
+from quire.server.outputs import collect
 from quire.server.request_record import RequestRecord
 from quire.server.serving import Origin, generate
 
@@ -43,19 +45,24 @@ class Records:
     def shutdown(self) -> None: ...
 
 
-@pytest.fixture
-def state(tiny_llama: Path) -> Iterator[Any]:
-    engine = launch(EngineConfig(model=str(tiny_llama), num_blocks=100, scheduling_policy="fair"), "null")
-    llm = AsyncLLM.over(LocalEngine(engine))
-    yield SimpleNamespace(
-        config=ServerConfig(),
+def state_over(llm: Any, **config: Any) -> Any:
+    return SimpleNamespace(
+        config=ServerConfig(**config),
         model_name="tiny",
         llm=llm,
         admission=Admission(100, 100),
         metrics=Metrics("tiny"),
         tracer=Records(),
-        stats=lambda: collect_stats(engine.client.engine),
     )
+
+
+@pytest.fixture
+def state(tiny_llama: Path) -> Iterator[Any]:
+    engine = launch(EngineConfig(model=str(tiny_llama), num_blocks=100, scheduling_policy="fair"), "null")
+    llm = AsyncLLM.over(LocalEngine(engine))
+    state = state_over(llm)
+    state.stats = lambda: collect_stats(engine.client.engine)
+    yield state
     llm.shutdown()
 
 
@@ -107,14 +114,7 @@ def test_a_client_that_leaves_is_an_abort(state: Any) -> None:
 @pytest.mark.parametrize("num_turns", range(4))
 def test_a_client_that_leaves_as_an_output_comes_is_noticed(limits: dict[str, float], num_turns: int) -> None:
     """`num_turns` of the loop lie between the two: in one of them the output is there and has not been read."""
-    state: Any = SimpleNamespace(
-        config=ServerConfig(**limits),
-        model_name="tiny",
-        llm=SimpleNamespace(),
-        admission=Admission(100, 100),
-        metrics=Metrics("tiny"),
-        tracer=Records(),
-    )
+    state = state_over(SimpleNamespace(), **limits)
 
     async def leave() -> None:
         has_come = asyncio.Event()
@@ -151,6 +151,29 @@ def test_a_refused_request_is_no_success(state: Any) -> None:
     reasons = ("stop", "length", "abort", "error")
     assert sum(page.value("quire:request_success_total", finished_reason=reason) for reason in reasons) == 0
     assert (state.tracer.all[0].status, state.tracer.all[0].error) == (400, "InvalidRequestError")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "kind", "status", "finish_reason"),
+    [
+        ("The model's logits at position 3 are not finite.", GenerationFailedError, 500, "error"),
+        (f"{NOTHING_LEFT} at position 3.", InvalidRequestError, 400, None),
+    ],
+)
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_a_sample_that_fails_is_recorded_as_what_it_is_answered(
+    sentence: str, kind: type[Exception], status: int, finish_reason: str | None, num_before: int
+) -> None:
+    async def outputs(*_: Any, **__: Any) -> AsyncGenerator[RequestOutput, None]:
+        for _ in range(num_before):
+            yield RequestOutput("0", "p", [1], [CompletionOutput(0, "a", [5])], False)
+        yield RequestOutput("0", "p", [1], [CompletionOutput(0, "", [], finish_reason="error", error=sentence)], True)
+
+    state = state_over(SimpleNamespace(generate=outputs))
+    with pytest.raises(kind, match="at position 3"):
+        asyncio.run(collect(generate(state, ORIGIN, PROMPT, SamplingParams())))
+    (record,) = state.tracer.all
+    assert (record.status, record.error, record.finish_reason) == (status, kind.__name__, finish_reason)
 
 
 def test_the_second_of_two_equal_prompts_is_a_prefix_hit(state: Any) -> None:

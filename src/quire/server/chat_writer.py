@@ -10,7 +10,7 @@ from quire.server.answer_events import Answer, ContentDelta, Event, ReasoningDel
 from quire.server.answer_parser import AnswerParser
 from quire.server.chat_turn import ChatTurn
 from quire.server.logprobs import chat_logprobs, prompt_logprobs
-from quire.server.outputs import check_sample, make_usage
+from quire.server.outputs import make_usage
 from quire.server.schemas.answers import (
     AnswerMessage,
     ChatChoice,
@@ -83,12 +83,11 @@ class ChatWriter:
         return self._turn.parser().parse_whole(sample.text)
 
     def chunk(self, output: RequestOutput) -> bytes:
-        """The events that an output makes, if any. Raises GenerationFailedError."""
+        """The events that an output makes, if any."""
         self._last = output
         chunk = self._chunk
         events: list[bytes] = []
         for sample in output.outputs:
-            check_sample(sample)
             self._num_tokens += len(sample.token_ids)
             if sample.index not in self._parsers:
                 events.append(self._begin(sample.index, output))

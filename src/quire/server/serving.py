@@ -20,6 +20,7 @@ from quire.engine.remote_engine import STILL_LOADING
 from quire.errors import EngineDeadError, InvalidRequestError, RequestTimeoutError
 from quire.server.errors import describe
 from quire.server.http_metrics import ARRIVAL_TIME
+from quire.server.outputs import check_sample
 from quire.server.request_log import log_request
 from quire.server.request_record import Operation, RequestRecord
 from quire.server.state import ServerState, server_state
@@ -104,7 +105,7 @@ async def generate(
 ) -> AsyncGenerator[RequestOutput, None]:
     """One prompt through the engine, admitted, timed and recorded. Closing the generator aborts the request.
 
-    Raises what `describe` in errors.py knows.
+    No output has a sample that failed. Raises what `describe` in errors.py knows.
     """
     with recorded(state, origin) as record:
         record.n, record.max_tokens = params.n, params.max_tokens
@@ -112,6 +113,9 @@ async def generate(
         async with aclosing(outputs):
             async for output in _within_limits(state, outputs, record.arrival_time):
                 _note(state, record, output)
+                for sample in output.outputs:
+                    # Here and not by whoever reads: the record is told what is raised here only.
+                    check_sample(sample)
                 yield output
 
 
@@ -196,7 +200,6 @@ def _note(state: ServerState, record: RequestRecord, output: RequestOutput) -> N
     for sample in output.outputs:
         if sample.finish_reason is not None:
             record.finish_reason = sample.finish_reason
-            record.error = "computation" if sample.error is not None else None
 
 
 def _note_failure(record: RequestRecord, error: BaseException) -> None:

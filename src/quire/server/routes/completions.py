@@ -17,7 +17,7 @@ from quire.core.structured_outputs import StructuredOutputs
 from quire.engine.input_processor import Prompt
 from quire.server.chat_turn import truncated
 from quire.server.logprobs import CompletionLogprobsWriter, prompt_logprobs
-from quire.server.outputs import FINGERPRINT, check_sample, collect, gather_all, make_usage, merge, whole_output_kind
+from quire.server.outputs import FINGERPRINT, collect, gather_all, make_usage, merge, whole_output_kind
 from quire.server.schemas.answers import Completion, CompletionChoice, Usage
 from quire.server.schemas.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.schemas.openapi import answers
@@ -123,7 +123,7 @@ class CompletionWriter:
         return msgspec.structs.replace(self._frame, choices=choices, usage=make_usage(outputs, self._num_tokens))
 
     def chunk(self, number: int, output: RequestOutput) -> bytes:
-        """One event. Raises GenerationFailedError."""
+        """One event."""
         self._outputs[number] = output
         frame = self._frame
         frame.choices = [self._choice(number, output, sample) for sample in output.outputs]
@@ -142,7 +142,6 @@ class CompletionWriter:
         return make_usage(list(self._outputs.values()), self._num_tokens)
 
     def _choice(self, number: int, output: RequestOutput, sample: CompletionOutput) -> CompletionChoice:
-        check_sample(sample)
         index = number * self._params.n + sample.index
         text, token_ids = sample.text, sample.token_ids
         finish_reason, stop_reason = sample.finish_reason, sample.stop_reason
