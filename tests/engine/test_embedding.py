@@ -20,7 +20,7 @@ from quire.core.embedding import PoolingRequestOutput
 from quire.core.native import has_native_module
 from quire.engine.local_engine import LocalEngine
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import InvalidRequestError, QuireError
+from quire.errors import GenerationFailedError, InvalidRequestError
 from quire.worker.encode_worker import EncodeWorker
 
 TEXTS = ["a cat", "the cat, again", "x", "what is this?", "is it a cat or a dog that barks"]
@@ -200,7 +200,7 @@ def test_vectors_that_are_not_finite_are_an_error_of_their_text(
         bad, good = llm.encode(["a", "b"], **QUIET)
         assert bad.error is not None
         assert good.error is None
-        with pytest.raises(QuireError, match=r"has no embedding: .* not numbers"):
+        with pytest.raises(GenerationFailedError, match=r"has no embedding: .* not numbers"):
             llm.embed("a", **QUIET)
 
 

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from quire.config import ServerConfig
-from quire.core.embedding import PoolingRequestOutput
+from quire.core.embedding import PoolingOutput, PoolingRequestOutput
 from quire.engine.async_llm import AsyncLLM
 from quire.server.admission import Admission
 from quire.server.errors import add_error_handlers
@@ -177,6 +177,28 @@ def test_a_request_that_takes_too_long_is_answered_503_and_recorded() -> None:
     assert response.status_code == 503
     assert "within 0.01 s; send fewer texts" in response.json()["error"]["message"]
     metrics = slow.state.server.metrics.render().decode()
+    assert 'request_success_total{engine="0",finished_reason="error",model_name="tiny"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": ["a", "bad"]}),
+        ("/v1/score", {"text_1": "a", "text_2": "bad"}),
+        ("/v1/rerank", {"query": "a", "documents": ["b", "bad"]}),
+    ],
+)
+def test_a_text_whose_numbers_are_not_finite_is_a_failed_computation(path: str, body: dict[str, Any]) -> None:
+    async def encode(text: str, **options: Any) -> PoolingRequestOutput:
+        error = "the embedding has values that are infinite" if text == "bad" else None
+        return PoolingRequestOutput("0", text, [1], PoolingOutput(np.ones(1, np.float32)), error=error)
+
+    failing = make_app(SimpleNamespace(encode=encode))  # type: ignore[arg-type]
+    response = post(failing, path, **body)
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "generation_failed"
+    assert "has values that are infinite" in response.json()["error"]["message"]
+    metrics = failing.state.server.metrics.render().decode()
     assert 'request_success_total{engine="0",finished_reason="error",model_name="tiny"} 1.0' in metrics
 
 

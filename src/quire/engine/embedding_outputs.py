@@ -19,7 +19,7 @@ from quire.core.embedding import (
     ScoringRequestOutput,
 )
 from quire.core.outputs import RequestMetrics
-from quire.errors import InvalidRequestError, QuireError
+from quire.errors import GenerationFailedError, InvalidRequestError
 
 ABORTED = "it was aborted"
 
@@ -45,14 +45,14 @@ def aborted_output(request: EmbeddingRequest) -> PoolingRequestOutput:
 
 
 def vector_of(output: PoolingRequestOutput) -> Float32Array:
-    """Raises QuireError if the text could not be computed."""
+    """Raises GenerationFailedError if the text could not be computed."""
     if output.error is not None:
-        raise QuireError(f"The text of request {output.request_id} has no embedding: {output.error}.")
+        raise GenerationFailedError(f"The text of request {output.request_id} has no embedding: {output.error}.")
     return output.outputs.data
 
 
 def embedding_output(output: PoolingRequestOutput) -> EmbeddingRequestOutput:
-    """Raises QuireError if the text could not be computed."""
+    """Raises GenerationFailedError if the text could not be computed."""
     return EmbeddingRequestOutput(
         output.request_id, output.prompt, output.prompt_token_ids, EmbeddingOutput(vector_of(output).tolist())
     )

@@ -154,7 +154,7 @@ class LLM:
         use_tqdm: bool | Callable[..., Any] = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
     ) -> list[EmbeddingRequestOutput]:
-        """One embedding a text. Raises QuireError if a text has none (values that are not finite)."""
+        """One embedding a text. Raises GenerationFailedError if a text has none (values that are not finite)."""
         outputs = self.encode(prompts, pooling_params, use_tqdm=use_tqdm, pooling_task="embed")
         return [embedding_output(output) for output in outputs]
 

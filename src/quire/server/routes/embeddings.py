@@ -162,11 +162,13 @@ async def _encode_all(encode: Encode, texts: list[tuple[str, Prompt]]) -> list[P
 
 async def _encode_one(encode: Encode, field: str, text: Prompt) -> PoolingRequestOutput:
     try:
-        return await encode(text)
+        output = await encode(text)
     except InvalidRequestError as error:
         if error.field in ("prompt", "prompt_token_ids"):
             raise InvalidRequestError(f"{field}: {error}", field=field, value=error.value) from error
         raise
+    vector_of(output)  # Raises if there is none, while the request's record is open.
+    return output
 
 
 def _as_prompts(texts: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:
