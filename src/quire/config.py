@@ -182,7 +182,9 @@ class ServerConfig:
     max_queued_requests: int = knob(1024, "unfinished requests, of each API process, from which on new ones get 429")
     max_client_requests: int = knob(256, "the same for one client (API key, or address)")
     max_body_size: int = knob(16 * 2**20, "largest request body in bytes; larger ones get 413")
-    queue_timeout: float | None = knob(None, "seconds a request may wait for its first token before it fails with 503")
+    queue_timeout: float | None = knob(
+        None, "seconds a request may wait for its first token, or vector, before it fails with 503"
+    )
     request_timeout: float | None = knob(None, "seconds a request may take in all")
     reader_timeout: float = knob(30.0, "seconds a client may leave its stream unread before its request is aborted")
     drain_timeout: float = knob(30.0, "seconds that running requests get to finish after SIGTERM")

@@ -167,17 +167,32 @@ def test_null_is_as_good_as_leaving_out(app: FastAPI) -> None:
     assert best[0]["document"] == {"text": "b"}
 
 
-def test_a_request_that_takes_too_long_is_answered_503_and_recorded() -> None:
+@pytest.mark.parametrize(("limit", "what"), [("request_timeout", "finished"), ("queue_timeout", "started")])
+def test_a_request_that_takes_too_long_is_answered_503_and_recorded(limit: str, what: str) -> None:
     async def never(text: str, **options: Any) -> PoolingRequestOutput:
-        await asyncio.Event().wait()
+        await asyncio.sleep(10)
         raise AssertionError
 
-    slow = make_app(SimpleNamespace(encode=never), ServerConfig(request_timeout=0.01))  # type: ignore[arg-type]
+    slow = make_app(SimpleNamespace(encode=never), ServerConfig(**{limit: 0.01}))  # type: ignore[arg-type]
     response = post(slow, "/v1/embeddings", input=["a", "b"])
     assert response.status_code == 503
-    assert "within 0.01 s; send fewer texts" in response.json()["error"]["message"]
+    assert f"not {what} within 0.01 s; send fewer texts" in response.json()["error"]["message"]
     metrics = slow.state.server.metrics.render().decode()
     assert 'request_success_total{engine="0",finished_reason="error",model_name="tiny"} 1.0' in metrics
+
+
+def test_a_request_waits_in_the_queue_until_its_first_vector() -> None:
+    async def encode(text: str, **options: Any) -> PoolingRequestOutput:
+        if text == "late":
+            await asyncio.sleep(0.8)
+        return PoolingRequestOutput("0", text, [1], PoolingOutput(np.ones(1, np.float32)))
+
+    for config, status in (
+        (ServerConfig(queue_timeout=0.5), 200),
+        (ServerConfig(queue_timeout=0.5, request_timeout=0.6), 503),
+    ):
+        app = make_app(SimpleNamespace(encode=encode), config)  # type: ignore[arg-type]
+        assert post(app, "/v1/embeddings", input=["a", "late"]).status_code == status
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 from fastapi import HTTPException, Request, Response
 
+from quire.config import ServerConfig
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.engine.input_processor import Prompt
@@ -144,10 +145,7 @@ async def _within_limits(
         return
     first = True
     while True:
-        limits = {"started": config.queue_timeout if first else None, "finished": config.request_timeout}
-        due = [(limit, what) for what, limit in limits.items() if limit is not None]
-        limit, what = min(due, default=(float("inf"), ""))
-        left = max(0.0, arrival_time + limit - time.monotonic()) if due else None
+        left, what_is_late = time_left(config, arrival_time, has_begun=not first)
         try:
             # Not `wait_for`, which in Python 3.11 swallows a cancellation that comes with the output.
             async with asyncio.timeout(left):
@@ -155,11 +153,19 @@ async def _within_limits(
         except StopAsyncIteration:
             return
         except TimeoutError as error:
-            raise RequestTimeoutError(
-                f"The request was not {what} within {limit:g} s; the server is busy: try again later."
-            ) from error
+            raise RequestTimeoutError(f"{what_is_late}; the server is busy: try again later.") from error
         first = False
         yield output
+
+
+def time_left(config: ServerConfig, arrival_time: float, *, has_begun: bool) -> tuple[float | None, str]:
+    """Seconds until a request is given up, None for never, and what there is to say then."""
+    limits = {"started": None if has_begun else config.queue_timeout, "finished": config.request_timeout}
+    due = [(limit, what) for what, limit in limits.items() if limit is not None]
+    if not due:
+        return None, ""
+    limit, what = min(due)
+    return max(0.0, arrival_time + limit - time.monotonic()), f"The request was not {what} within {limit:g} s"
 
 
 def _new_record(state: ServerState, origin: Origin) -> RequestRecord:

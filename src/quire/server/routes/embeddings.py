@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
 
+from quire.config import ServerConfig
 from quire.core.embedding import PoolingParams, PoolingRequestOutput
 from quire.engine.embedding_outputs import check_pairs, score_outputs, vector_of
 from quire.engine.input_processor import Prompt
@@ -34,6 +35,7 @@ from quire.server.serving import (
     origin_of,
     recorded,
     require_ready,
+    time_left,
     unless_client_leaves,
 )
 from quire.server.state import ServerState
@@ -121,7 +123,7 @@ async def _encode_recorded(
     state: ServerState, origin: Origin, encode: Encode, texts: list[tuple[str, Prompt]]
 ) -> list[PoolingRequestOutput]:
     with recorded(state, origin) as record:
-        outputs = await _encode_in_time(encode, texts, state.config.request_timeout)
+        outputs = await _encode_in_time(state.config, record.arrival_time, encode, texts)
         record.request_id = outputs[0].request_id
         record.finish_reason = "stop"
         record.num_prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
@@ -131,25 +133,35 @@ async def _encode_recorded(
 
 
 async def _encode_in_time(
-    encode: Encode, texts: list[tuple[str, Prompt]], limit: float | None
+    config: ServerConfig, arrival_time: float, encode: Encode, texts: list[tuple[str, Prompt]]
 ) -> list[PoolingRequestOutput]:
+    left, what_is_late = time_left(config, arrival_time, has_begun=False)
+
+    def begin() -> None:
+        nonlocal what_is_late
+        if not timeout.expired():
+            left, what_is_late = time_left(config, arrival_time, has_begun=True)
+            timeout.reschedule(None if left is None else asyncio.get_running_loop().time() + left)
+
     try:
-        async with asyncio.timeout(limit):
-            return await _encode_all(encode, texts)
+        async with asyncio.timeout(left) as timeout:
+            return await _encode_all(encode, texts, begin)
     except TimeoutError as error:
-        raise RequestTimeoutError(
-            f"The request was not finished within {limit:g} s; send fewer texts at once, or try again later."
-        ) from error
+        raise RequestTimeoutError(f"{what_is_late}; send fewer texts at once, or try again later.") from error
 
 
-async def _encode_all(encode: Encode, texts: list[tuple[str, Prompt]]) -> list[PoolingRequestOutput]:
-    """In the texts' order; `texts` are named by the field they came in."""
+async def _encode_all(
+    encode: Encode, texts: list[tuple[str, Prompt]], begin: Callable[[], None]
+) -> list[PoolingRequestOutput]:
+    """In the texts' order; `texts` are named by the field they came in. Calls `begin` once the first is there."""
     outputs: dict[int, PoolingRequestOutput] = {}
     left = iter(enumerate(texts))
 
     async def work() -> None:
         for index, (field, text) in left:
             outputs[index] = await _encode_one(encode, field, text)
+            if len(outputs) == 1:
+                begin()
 
     try:
         async with asyncio.TaskGroup() as group:
