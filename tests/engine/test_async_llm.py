@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,56 @@ def test_shutdown_ends_pending_streams(tiny_llama: Path) -> None:
         assert llm.errored
 
     asyncio.run(main())
+
+
+def test_whoever_asks_for_a_reset_may_leave(tiny_llama: Path) -> None:
+    """Before the engine answers: alone, or with the event loop."""
+    llm = AsyncLLM(str(tiny_llama), num_threads=1, num_blocks=100)
+    unhandled: list[dict[str, Any]] = []
+    may_go_on = threading.Event()
+
+    def hold() -> None:
+        assert may_go_on.wait(30)
+
+    async def ask(then: Callable[[], None]) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        may_go_on.clear()
+        connection_of(llm)._commands.put(hold)
+        asking = asyncio.create_task(llm.reset_prefix_cache())
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+        then()
+        await asyncio.sleep(0)
+
+    async def ask_again() -> bool:
+        return await asyncio.wait_for(llm.reset_prefix_cache(), 30)
+
+    async def stay() -> None:
+        await ask(may_go_on.set)
+        assert await ask_again()
+
+    asyncio.run(stay())
+    assert unhandled == []
+    asyncio.run(ask(lambda: None))
+    may_go_on.set()
+    assert asyncio.run(ask_again())
+    llm.shutdown()
+
+
+def test_an_engine_that_died_of_an_error_without_words_says_its_kind(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(llm: AsyncLLM) -> None:
+        def step() -> None:
+            raise MemoryError
+
+        monkeypatch.setattr(connection_of(llm)._engine.client, "step", step)
+        for _ in range(2):
+            with pytest.raises(EngineDeadError, match="MemoryError"):
+                await anext(llm.generate(PROMPT, greedy()))
+
+    run(tiny_llama, body)
 
 
 IN_USE_AT_EXIT = """

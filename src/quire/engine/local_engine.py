@@ -8,6 +8,7 @@ import functools
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from quire.core.embedding import EmbeddingRequest
 from quire.core.engine_info import EngineInfo
@@ -29,7 +30,7 @@ class LocalEngine:
         self._engine = engine
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._streams: dict[str, Stream] = {}
-        self._death: Exception | None = None
+        self._death: EngineDeadError | None = None
         self._lock = threading.Lock()
         """Guards the step from alive to dead: no command may slip in after the last one was read."""
         self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
@@ -65,7 +66,9 @@ class LocalEngine:
 
         def reset() -> None:
             result = self._engine.client.engine.reset_prefix_cache()
-            loop.call_soon_threadsafe(done.set_result, result)
+            # Where the loop closed meanwhile nobody is left to tell.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_answer, done, result)
 
         self._send(reset)
         return await done
@@ -87,7 +90,7 @@ class LocalEngine:
                 hand_out(take_outputs(self._engine.client.step(), self._streams))
             self._die(EngineDeadError("The engine was shut down."))
         except Exception as error:
-            self._die(error)
+            self._die(_as_death(error))
 
     def _obey(self) -> bool:
         """Carry out what is queued, waiting for it if there is nothing else to do; False means stop."""
@@ -127,7 +130,7 @@ class LocalEngine:
             self.check_alive()
             self._commands.put(command)
 
-    def _die(self, error: Exception) -> None:
+    def _die(self, error: EngineDeadError) -> None:
         """Everyone who waits hears of it; commands that came too late are answered the same way."""
         with self._lock:
             self._death = error
@@ -137,6 +140,21 @@ class LocalEngine:
                 command()
         hand_out([(stream, error) for stream in self._streams.values()])
         self._streams.clear()
+
+
+def _answer(done: asyncio.Future[bool], result: bool) -> None:
+    """Who asked may have left."""
+    if not done.done():
+        done.set_result(result)
+
+
+def _as_death(error: Exception) -> EngineDeadError:
+    """With the error's kind: some have no words."""
+    if isinstance(error, EngineDeadError):
+        return error
+    death = EngineDeadError(f"The engine stopped because its thread failed with {type(error).__name__}: {error}.")
+    death.__cause__ = error
+    return death
 
 
 def _stop(commands: queue.SimpleQueue[Command | None], thread: threading.Thread) -> None:
