@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.errors import (
     ChatTemplateError,
@@ -80,7 +80,7 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
 
 
 def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute] = ()) -> None:
-    """`routes`: those of the app."""
+    """Before any middleware: layers added later are further out. `routes`: those of the app."""
 
     async def answer(request: Request, error: Exception) -> Response:
         status, body, headers = describe(error)
@@ -102,6 +102,37 @@ def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute] = ()) -> None:
         Exception,
     ):
         app.add_exception_handler(kind, answer)
+    app.add_middleware(UnforeseenErrors)
+
+
+class UnforeseenErrors:
+    """ASGI middleware: answers what no handler knows, inside the layers that count, name and allow answers.
+
+    Starlette calls its handler of `Exception` outside them all; that one is left with what fails in the layers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        def note(message: Message) -> Awaitable[None]:
+            # Not a coroutine of its own: a stream passes here once a chunk.
+            nonlocal has_begun
+            has_begun = True
+            return send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except Exception as error:
+            if has_begun:
+                raise
+            status, body, headers = describe(error)
+            await error_response(scope["path"], status, body, headers)(scope, receive, send)
 
 
 def _allowed_methods(routes: Sequence[BaseRoute], scope: Scope) -> str:
