@@ -15,9 +15,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tests.server.records import make_record
 
+from quire.cli.main import main
 from quire.errors import InvalidRequestError, QuireError
 from quire.server.tracing import phases
-from quire.server.tracing_setup import make_tracer
+from quire.server.tracing_setup import EXPORTER, make_tracer
 
 
 class Collector:
@@ -68,6 +69,11 @@ def collector() -> Iterator[Collector]:
     collector = Collector()
     yield collector
     collector.close()
+
+
+@pytest.fixture
+def nothing_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.cli.serve.serve", lambda *_: pytest.fail("the server was started"))
 
 
 def trace(collector: Collector, **fields: Any) -> None:
@@ -167,10 +173,15 @@ def test_no_collector_costs_only_the_spans(caplog: pytest.LogCaptureFixture) -> 
     assert "Failed to export spans" in caplog.text
 
 
-@pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "grpc://127.0.0.1:4317", "http://"])
-def test_an_endpoint_is_an_http_url(endpoint: str) -> None:
+@pytest.mark.parametrize(
+    "endpoint", ["127.0.0.1:4318", "grpc://127.0.0.1:4317", "http://", "http://[::1", "http://h:x"]
+)
+@pytest.mark.usefixtures("nothing_started")
+def test_an_endpoint_is_an_http_url(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InvalidRequestError, match="--otlp-endpoint must be an http"):
         make_tracer(endpoint)
+    assert main(["serve", "--otlp-endpoint", endpoint]) == 1
+    assert capsys.readouterr().err.startswith("error: --otlp-endpoint must be an http")
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +189,17 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     with pytest.raises(QuireError, match=r"pip install 'quire\[otel\]'"):
         make_tracer("http://127.0.0.1:4318")
+
+
+@pytest.mark.usefixtures("nothing_started")
+@pytest.mark.parametrize("missing", [EXPORTER, EXPORTER.rpartition(".")[0]])
+def test_missing_packages_are_named_before_anything_is_started(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, EXPORTER)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert main(["serve", "--otlp-endpoint", "http://127.0.0.1:4318"]) == 1
+    assert f"{missing} is not installed: pip install" in capsys.readouterr().err
 
 
 def test_no_endpoint_no_tracing() -> None:

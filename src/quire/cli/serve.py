@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(config: ServerConfig) -> None:
-    """What would come to light only with the first chat. Raises InvalidRequestError."""
+    """What would come to light only in an API process, or with the first chat. Raises InvalidRequestError."""
     if config.tool_call_parser is not None or config.reasoning_parser is not None:
         # Imported when asked for: nothing of it is needed to open the port.
         from quire.server.reasoning.registry import choose_reasoning_style
@@ -45,6 +45,10 @@ def _check(config: ServerConfig) -> None:
 
         choose_tool_format(config.tool_call_parser or "auto", None)
         choose_reasoning_style(config.reasoning_parser or "auto", None)
+    if config.otlp_endpoint is not None:
+        from quire.server.tracing_setup import check_endpoint
+
+        check_endpoint(config.otlp_endpoint)
     if config.chat_template is not None and not Path(config.chat_template).is_file():
         raise InvalidRequestError(
             f"There is no file {config.chat_template!r}; chat_template is the path of a Jinja template.",
