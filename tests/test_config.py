@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.config import EngineConfig
+from quire.config import EngineConfig, ServerConfig
 from quire.errors import InvalidRequestError
 
 
@@ -25,8 +25,28 @@ from quire.errors import InvalidRequestError
         ("num_threads", 0, "a whole number >= 1"),
     ],
 )
-def test_a_knob_of_another_kind(knob: str, value: Any, wanted: str) -> None:
+def test_an_engines_knob_of_another_kind(knob: str, value: Any, wanted: str) -> None:
     with pytest.raises(InvalidRequestError) as refusal:
         EngineConfig(**{knob: value})
     assert str(refusal.value) == f"{knob} must be {wanted}, got {value!r}."
+    assert refusal.value.field == knob
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "wanted"),
+    [
+        ("enable_management", "no", "true or false, got 'no'"),
+        ("port", None, "a whole number, got None"),
+        ("metrics_namespace", None, "text, got None"),
+        ("drain_timeout", "30", "a number, got '30'"),
+        ("queue_timeout", "30", "seconds >= 0, got '30'"),
+        ("api_key", "secret", "a tuple of texts"),
+        ("api_key", ("secret", 5), "a tuple of texts"),
+        ("allowed_host", None, "a tuple of texts"),
+    ],
+)
+def test_a_servers_knob_of_another_kind(knob: str, value: Any, wanted: str) -> None:
+    with pytest.raises(InvalidRequestError) as refusal:
+        ServerConfig(**{"api_key": ("key",), knob: value})
+    assert str(refusal.value) == f"{knob} must be {wanted}."
     assert refusal.value.field == knob

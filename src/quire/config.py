@@ -40,8 +40,8 @@ def check_whole_number(name: str, value: object, low: int) -> None:
 
 
 def check_kinds(config: Any) -> None:
-    """Raises InvalidRequestError for a knob of `config` that is text, a number, or true or false by default, and now something else: 'no' would
-    count as true."""
+    """Raises InvalidRequestError for a knob of `config` that is text, a number, true or false, or a tuple of texts by default, and now something
+    else: 'no' would count as true, and each of its letters as a text."""
     kinds: dict[type, tuple[tuple[type, ...], str]] = {
         bool: ((bool,), "true or false"),
         str: ((str,), "text"),
@@ -50,6 +50,11 @@ def check_kinds(config: Any) -> None:
     }
     for knob_field in fields(config):
         value = getattr(config, knob_field.name)
+        if isinstance(knob_field.default, tuple):
+            if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
+                # The value may be a key, which belongs into no log.
+                raise InvalidRequestError(f"{knob_field.name} must be a tuple of texts.", field=knob_field.name)
+            continue
         of, wanted = kinds.get(type(knob_field.default), ((object,), ""))
         if not isinstance(value, of) or (isinstance(value, bool) and wanted and bool not in of):
             raise InvalidRequestError(
@@ -201,13 +206,14 @@ class ServerConfig:
             ("max_body_size", 1024),
         ):
             check_whole_number(name, getattr(self, name), low)
+        check_kinds(self)
         if self.port > MAX_PORT:
             raise InvalidRequestError(
                 f"port must be at most {MAX_PORT}, got {self.port}.", field="port", value=self.port
             )
         for name in ("queue_timeout", "request_timeout", "reader_timeout", "drain_timeout"):
             value = getattr(self, name)
-            if value is not None and not 0.0 <= value < float("inf"):
+            if value is not None and not (isinstance(value, int | float) and 0.0 <= value < float("inf")):
                 raise InvalidRequestError(f"{name} must be seconds >= 0, got {value!r}.", field=name, value=value)
         if not re.fullmatch(r"[a-zA-Z_]\w*", self.metrics_namespace, re.ASCII):
             raise InvalidRequestError(
