@@ -48,14 +48,17 @@ class _Place:
         self.offset = 0
         """Characters so far, without the one that is unfinished."""
 
+    def begin_of(self, data: bytes) -> int:
+        """Characters before the first of a next token's, or before the one of which it has the rest."""
+        unfinished, _ = self._utf8.getstate()
+        return self.offset + max(0, len((unfinished + data[:1]).decode(errors="replace")) - 1)
+
     def pass_by(self, data: bytes) -> int:
-        """The next token's bytes. Returns the number of characters before its first, or before that one's rest."""
+        """The next token's bytes. Returns `begin_of` them."""
         if self._strips_leading_space and data:
             self._strips_leading_space = False
             data = data.removeprefix(b" ")
-        unfinished, _ = self._utf8.getstate()
-        num_chars_in = len((unfinished + data[:1]).decode(errors="replace"))
-        begin = self.offset + max(0, num_chars_in - 1)
+        begin = self.begin_of(data)
         self.offset += len(self._utf8.decode(data))
         return begin
 
@@ -87,9 +90,12 @@ class CompletionLogprobsWriter:
         for token_id, position in zip(self._prompt_token_ids, positions, strict=True):
             data = self._tokenizer.token_bytes(token_id)
             # A prompt that was sent as text has the special tokens that it spells, not those that were put around it.
+            begin = place.begin_of(data)
             is_special = token_id in self._tokenizer.special_token_ids
-            if is_special and not shown.startswith(self._tokenizer.decode_token(token_id), place.offset):
+            if is_special and not shown.startswith(self._tokenizer.decode_token(token_id), begin):
                 data = b""
+            elif not shown.startswith(" ", begin):
+                data = data.removeprefix(b" ")  # the tokenizer's own, before a word
             self._append(token_id, position, min(place.pass_by(data), len(shown)))
         self._place.offset = len(shown)
 
