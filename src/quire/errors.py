@@ -53,3 +53,8 @@ class RequestTimeoutError(QuireError):
 
 class GenerationFailedError(QuireError):
     """The computation of this request failed, such as on logits that are no numbers (a server answers 500)."""
+
+
+def in_words(error: BaseException) -> str:
+    """What it says, or its kind: a time-out often says nothing."""
+    return str(error) or type(error).__name__

@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
 )
 
 from quire.checkpoint.safetensors_index import INDEX_FILE, SINGLE_FILE, shard_names
-from quire.errors import DownloadError, ModelNotFoundError
+from quire.errors import DownloadError, ModelNotFoundError, in_words
 
 SMALL_FILES = (
     "generation_config.json",
@@ -107,5 +107,4 @@ def _fetch(repository: Repository, name: str) -> Path | None:
             " `hf auth login`."
         ) from error
     except Exception as error:  # huggingface-hub passes on whatever its HTTP library of the day raises
-        reason = str(error) or type(error).__name__
-        raise DownloadError(f"Fetching {name} of {repository} failed: {reason}; run it again.") from error
+        raise DownloadError(f"Fetching {name} of {repository} failed: {in_words(error)}; run it again.") from error

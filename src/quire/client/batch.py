@@ -13,7 +13,7 @@ import msgspec
 
 from quire.client.address import RemoteError, ServerAddress, shorten
 from quire.client.batch_file import BatchLine, BatchOutput, read_input
-from quire.errors import InvalidRequestError
+from quire.errors import InvalidRequestError, in_words
 
 RETRY_STATUS = (429, 503)
 NUM_ATTEMPTS = 8
@@ -124,8 +124,9 @@ class BatchRun:
                 raise
             except httpx.TransportError as error:
                 if last:
-                    reason = str(error) or type(error).__name__
-                    raise RemoteError(f"The server is gone: {reason}; run again to take the batch up.") from error
+                    raise RemoteError(
+                        f"The server is gone: {in_words(error)}; run again to take the batch up."
+                    ) from error
             else:
                 if answer.status_code not in RETRY_STATUS:
                     return answer

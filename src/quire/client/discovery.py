@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import httpx
 
 from quire.client.address import RemoteError, ServerAddress, shorten
+from quire.errors import in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,9 @@ def find_model(address: ServerAddress, name: str | None = None) -> ServedModel:
     try:
         answer = httpx.get(f"{address.root}/v1/models", headers=address.headers, timeout=10, trust_env=False)
     except httpx.HTTPError as error:
-        reason = str(error) or type(error).__name__
-        raise RemoteError(f"No server answers at {address.root}: {reason}; start one with `quire serve`.") from error
+        raise RemoteError(
+            f"No server answers at {address.root}: {in_words(error)}; start one with `quire serve`."
+        ) from error
     if answer.status_code == httpx.codes.UNAUTHORIZED:
         raise RemoteError(f"The server at {address.root} wants a key: add --api-key KEY.")
     try:

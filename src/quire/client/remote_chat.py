@@ -10,7 +10,7 @@ import httpx
 
 from quire.client.address import RemoteError, ServerAddress, shorten
 from quire.client.stream_events import EventCutter
-from quire.errors import InvalidRequestError
+from quire.errors import InvalidRequestError, in_words
 
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 600.0
 
@@ -52,7 +52,7 @@ class RemoteModel:
                             yield "", chunk.usage.completion_tokens - counted
                             counted = chunk.usage.completion_tokens
         except httpx.HTTPError as error:
-            raise RemoteError(f"{self._address.root} does not answer: {str(error) or type(error).__name__}.") from error
+            raise RemoteError(f"{self._address.root} does not answer: {in_words(error)}.") from error
 
     @asynccontextmanager
     async def _post(self, path: str, body: dict[str, Any]) -> AsyncGenerator[httpx.Response, None]:

@@ -12,6 +12,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.client.address import RemoteError, ServerAddress, shorten
+from quire.errors import in_words
 
 MARK = "num_requests_running"
 """The metric by which a namespace is known."""
@@ -80,7 +81,7 @@ def read_metrics(http: httpx.Client, address: ServerAddress) -> MetricsReading:
     try:
         answer = http.get(f"{address.root}/metrics", headers=address.headers)
     except httpx.HTTPError as error:
-        raise RemoteError(f"No server answers at {address.root}: {str(error) or type(error).__name__}") from error
+        raise RemoteError(f"No server answers at {address.root}: {in_words(error)}") from error
     if answer.status_code == httpx.codes.UNAUTHORIZED:
         raise RemoteError(f"The server at {address.root} wants a key: add --api-key KEY.")
     if answer.status_code != httpx.codes.OK or len(answer.content) > MAX_PAGE_BYTES:
