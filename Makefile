@@ -10,6 +10,9 @@ SIDE_BY_SIDE := -n 2 --dist loadfile
 # The security tests, and the servers they start, without asserts. pytest turns those of tests into ifs, and warns.
 OPTIMIZED := PYTHONOPTIMIZE=1 $(BIN)/python -m pytest -q tests/server/security -W ignore::pytest.PytestConfigWarning
 
+# Instruction sets for tests alone (CMakeLists.txt). One with AMX takes half a minute to build: `make sanitize` has it.
+EMULATED := tiles,avx_vnni
+
 # A copy of the package with its kernels under sanitizers. -S keeps the editable install's finder out of the way.
 SANITIZED := build/sanitize
 SANITIZERS := address,undefined
@@ -42,7 +45,7 @@ test-nightly: $(READY) chromium
 sanitize: $(READY)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(SANITIZED)/site \
 		-C build-dir=$(SANITIZED)/cmake -C cmake.build-type=RelWithDebInfo -C cmake.define.QUIRE_SANITIZE=$(SANITIZERS) \
-		-C cmake.define.QUIRE_EMULATE_AMX=ON .
+		-C cmake.define.QUIRE_EMULATE=$(EMULATED),amx .
 	$(MAKE) -j2 --output-sync=line $(SANITIZED_TESTS)
 
 $(SANITIZED_TESTS): sanitize-%:
@@ -61,7 +64,7 @@ lint: $(READY)
 # An editable install does not build the kernels again by itself; what is in build/ is kept but for what changed.
 $(READY): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -C cmake.define.QUIRE_EMULATE=$(EMULATED) -e '.[dev]'
 	touch $@
 
 clean:

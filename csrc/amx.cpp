@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "crew.h"
 #include "kernels.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -36,7 +37,7 @@ uint16_t bfloat16_of(float value) {
     return static_cast<uint16_t>(bits >> 16);
 }
 
-// 35 rows, 70 inputs and 40 outputs: whole tiles and parts, against the plain C++.
+// 35 rows, 70 inputs and 40 outputs: whole tiles and parts, against plain C++.
 bool multiplies_right() {
     constexpr int ROWS = 35, INPUTS = 70, OUTPUTS = 40, UNITS = INPUTS / 2;
     std::vector<uint16_t> x(ROWS * INPUTS), weights(3 * PANEL * INPUTS);
@@ -44,13 +45,13 @@ bool multiplies_right() {
     for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = bfloat16_of(std::cos(3.0f * static_cast<float>(i)));
     auto multiply = [&](void (*dense_linear)(const DenseCall&, const Team&)) {
         std::vector<float> y(ROWS * OUTPUTS);
-        std::vector<uint32_t> scratch(48 * ((UNITS + 15) / 16 * 16));
+        std::vector<float> scratch(48 * 2 * ((UNITS + 15) / 16 * 16));
         DenseCall call{{weights.data(), INPUTS, OUTPUTS, true},
                        {x.data(), nullptr, y.data(), scratch.data(), ROWS, INPUTS, OUTPUTS, true, false, false}};
         run_on_team(1, [&](const Team& team) { dense_linear(call, team); });
         return y;
     };
-    std::vector<float> found = multiply(amx::dense_linear), expected = multiply(emulated_tiles::dense_linear);
+    std::vector<float> found = multiply(amx::dense_linear), expected = multiply(portable::dense_linear);
     for (std::size_t i = 0; i < found.size(); ++i)
         if (!(std::fabs(found[i] - expected[i]) < 1e-3f)) return false;
     return true;
@@ -75,7 +76,7 @@ bool multiplies_bytes_right() {
         run_on_team(1, [&](const Team& team) { quantized_linear(call, team); });
         return y;
     };
-    std::vector<float> found = multiply(amx::quantized_linear), expected = multiply(emulated_tiles::quantized_linear);
+    std::vector<float> found = multiply(amx::quantized_linear), expected = multiply(portable::quantized_linear);
     for (std::size_t i = 0; i < found.size(); ++i)
         if (!(std::fabs(found[i] - expected[i]) < 1e-3f)) return false;
     return true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "program.h"
 
 namespace quire {
 

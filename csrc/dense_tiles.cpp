@@ -264,7 +264,7 @@ void dense_gated(const DenseGatedCall& call, const Team& team) {
     if (call.linear.weight.bfloat16 && call.linear.weight.num_outputs % (2 * PANEL) == 0) return multiply_all(call.linear, &call.gate, team);
     dense_linear(call.linear, team);
     team.wait();
-    gated(call.gate, team);
+    QUIRE_ISA::gated(call.gate, team);
 }
 
 void dense_most_likely(const DenseMostLikelyCall& call, const Team& team) {

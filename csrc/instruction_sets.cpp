@@ -9,11 +9,16 @@
 #include <cpuid.h>
 #endif
 
-// take_kernels(set): the kernels that are compiled for it.
+namespace quire::no_set {
+static void take_kernels(InstructionSet&) {}
+}
+
+// take_kernels(set): the kernels that are compiled for it, and of another set those that are not.
 #define QUIRE_ASSIGN(kernel, Call) to.kernel = kernel;
-#define QUIRE_TAKE_KERNELS(set, KERNELS)           \
+#define QUIRE_TAKE_KERNELS(set, KERNELS, others)   \
     namespace quire::set {                         \
     static void take_kernels(InstructionSet& to) { \
+        others::take_kernels(to);                  \
         KERNELS(QUIRE_ASSIGN)                      \
     }                                              \
     }
@@ -29,6 +34,13 @@ bool has_avx2() {
     constexpr unsigned MOVBE = 1u << 22, F16C = 1u << 29, LZCNT = 1u << 5;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
            __get_cpuid(1, &a, &b, &c, &d) && (c & MOVBE) && (c & F16C) && __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & LZCNT);
+}
+
+// The same instructions as VNNI's of AVX-512, for registers of 256 bits.
+bool has_avx_vnni() {
+    unsigned a, b, c, d;
+    constexpr unsigned AVX_VNNI = 1u << 4;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX_VNNI);
 }
 
 bool has_avx512() {
@@ -54,26 +66,25 @@ InstructionSet for_tests(InstructionSet set) {
     return set;
 }
 
-// With tiles, and all else of another set.
-InstructionSet made_of_tiles(std::string name, bool present, TakeKernels tiles, TakeKernels rest) {
-    InstructionSet made = made_of(std::move(name), present, rest);
-    tiles(made);
-    return made;
-}
-
 const std::vector<InstructionSet>& all_sets() {
     static const std::vector<InstructionSet> sets = {
 #if defined(__x86_64__)
-        made_of_tiles("amx", has_bf16() && has_amx(), amx::take_kernels, avx512_bf16::take_kernels),
+        made_of("amx", has_bf16() && has_amx(), amx::take_kernels),
         made_of("avx512_bf16", has_bf16(), avx512_bf16::take_kernels),
         made_of("avx512_vnni", has_avx512() && __builtin_cpu_supports("avx512vnni"), avx512_vnni::take_kernels),
         made_of("avx512", has_avx512(), avx512::take_kernels),
+        made_of("avx_vnni", has_avx_vnni(), avx_vnni::take_kernels),
         made_of("avx2", has_avx2(), avx2::take_kernels),
 #endif
         made_of("portable", true, portable::take_kernels),
-        for_tests(made_of_tiles("emulated_tiles", true, emulated_tiles::take_kernels, portable::take_kernels)),
-#if defined(QUIRE_EMULATE_AMX)  // on x86 alone
-        for_tests(made_of_tiles("emulated_amx", has_bf16(), emulated_amx::take_kernels, avx512_bf16::take_kernels)),
+#if defined(QUIRE_EMULATE_TILES)
+        for_tests(made_of("emulated_tiles", true, emulated_tiles::take_kernels)),
+#endif
+#if defined(QUIRE_EMULATE_AMX)
+        for_tests(made_of("emulated_amx", has_bf16(), emulated_amx::take_kernels)),
+#endif
+#if defined(QUIRE_EMULATE_AVX_VNNI)
+        for_tests(made_of("emulated_avx_vnni", has_avx512() && __builtin_cpu_supports("avx512vnni"), emulated_avx_vnni::take_kernels)),
 #endif
     };
     return sets;

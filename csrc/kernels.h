@@ -13,30 +13,29 @@
 #include "team.h"
 #include "text_blocks.h"
 
-#define QUIRE_KERNELS(KERNEL) \
+// Of numbers that are float32 in registers, whatever they are stored as.
+#define QUIRE_FLOAT_KERNELS(KERNEL)                        \
     KERNEL(attention_float32, AttentionCall)               \
-    KERNEL(attention_bfloat16, AttentionCall)              \
     KERNEL(attention_float32_over_codes, AttentionCall)    \
-    KERNEL(attention_bfloat16_over_codes, AttentionCall)   \
+    KERNEL(round_rows, RoundRowsCall)                      \
+    KERNEL(most_likely, MostLikelyCall)                    \
+    KERNEL(penalize, PenalizeCall)                         \
+    KERNEL(draw, DrawCall)                                 \
+    KERNEL(logprobs, LogprobsCall)                         \
+    KERNEL(sketch_rows, SketchRowsCall)                    \
+    KERNEL(sketch_inputs, SketchInputsCall)                \
+    KERNEL(panels_of, PanelsOfCall)                        \
+    KERNEL(within_reach, WithinReachCall)                  \
+    KERNEL(most_likely_of, MostLikelyOfCall)
+
+// What instructions for bfloat16 change: they multiply it, or round to it at every end.
+#define QUIRE_BFLOAT16_KERNELS(KERNEL)                     \
+    KERNEL(attention_bfloat16, AttentionCall)              \
     KERNEL(dense_linear, DenseCall)                        \
     KERNEL(dense_gated, DenseGatedCall)                    \
     KERNEL(dense_most_likely, DenseMostLikelyCall)         \
     KERNEL(dense_rows, DenseRowsCall)                      \
     KERNEL(pack_panels, PackCall)                          \
-    KERNEL(round_rows, RoundRowsCall)                      \
-    KERNEL(quantized_linear, QuantizedCall)                \
-    KERNEL(quantized_gated, QuantizedGatedCall)            \
-    KERNEL(quantized_most_likely, QuantizedMostLikelyCall) \
-    KERNEL(most_likely, MostLikelyCall)                    \
-    KERNEL(penalize, PenalizeCall)                         \
-    KERNEL(draw, DrawCall)                                 \
-    KERNEL(logprobs, LogprobsCall)                         \
-    KERNEL(panel_rows, PanelRowsCall)                      \
-    KERNEL(sketch_rows, SketchRowsCall)                    \
-    KERNEL(sketch_inputs, SketchInputsCall)                \
-    KERNEL(panels_of, PanelsOfCall)                        \
-    KERNEL(within_reach, WithinReachCall)                  \
-    KERNEL(most_likely_of, MostLikelyOfCall)               \
     KERNEL(rms_norm, NormCall)                             \
     KERNEL(layer_norm, NormCall)                           \
     KERNEL(rope, RopeCall)                                 \
@@ -53,7 +52,27 @@
     KERNEL(scale, ScaleCall)                               \
     KERNEL(softcap, ScaleCall)
 
-// What tiles change (tiles.h): the rest is that of another set.
+#define QUIRE_QUANTIZED_KERNELS(KERNEL)                    \
+    KERNEL(quantized_linear, QuantizedCall)                \
+    KERNEL(quantized_gated, QuantizedGatedCall)            \
+    KERNEL(quantized_most_likely, QuantizedMostLikelyCall) \
+    KERNEL(panel_rows, PanelRowsCall)
+
+// What instructions for products of bytes change.
+#define QUIRE_BYTES_KERNELS(KERNEL)                        \
+    QUIRE_QUANTIZED_KERNELS(KERNEL)                        \
+    KERNEL(attention_bfloat16_over_codes, AttentionCall)
+
+#define QUIRE_KERNELS(KERNEL)      \
+    QUIRE_FLOAT_KERNELS(KERNEL)    \
+    QUIRE_BFLOAT16_KERNELS(KERNEL) \
+    QUIRE_BYTES_KERNELS(KERNEL)
+
+#define QUIRE_BYTES_AND_BFLOAT16_KERNELS(KERNEL) \
+    QUIRE_BFLOAT16_KERNELS(KERNEL)               \
+    QUIRE_QUANTIZED_KERNELS(KERNEL)
+
+// What tiles change (tiles.h).
 #define QUIRE_TILE_KERNELS(KERNEL) \
     KERNEL(dense_linear, DenseCall)                        \
     KERNEL(dense_gated, DenseGatedCall)                    \
@@ -64,32 +83,48 @@
     KERNEL(quantized_gated, QuantizedGatedCall)            \
     KERNEL(quantized_most_likely, QuantizedMostLikelyCall)
 
-// Instruction sets, each with the kernels that are compiled for it.
+// Instruction sets, each with the kernels that are compiled for it, and the set that it has the others from.
 #if defined(__x86_64__)
-#define QUIRE_X86_SETS(SET)           \
-    SET(avx2, QUIRE_KERNELS)          \
-    SET(avx512, QUIRE_KERNELS)        \
-    SET(avx512_vnni, QUIRE_KERNELS)   \
-    SET(avx512_bf16, QUIRE_KERNELS)   \
-    SET(amx, QUIRE_TILE_KERNELS)
+#define QUIRE_X86_SETS(SET)                                            \
+    SET(avx2, QUIRE_KERNELS, no_set)                                   \
+    SET(avx_vnni, QUIRE_BYTES_KERNELS, avx2)                           \
+    SET(avx512, QUIRE_KERNELS, no_set)                                 \
+    SET(avx512_vnni, QUIRE_BYTES_KERNELS, avx512)                      \
+    SET(avx512_bf16, QUIRE_BYTES_AND_BFLOAT16_KERNELS, avx512_vnni)    \
+    SET(amx, QUIRE_TILE_KERNELS, avx512_bf16)
 #else
 #define QUIRE_X86_SETS(SET)
 #endif
-#if defined(QUIRE_EMULATE_AMX)
-#define QUIRE_TEST_SETS(SET) SET(emulated_amx, QUIRE_TILE_KERNELS)
+// For tests alone, where CMake's QUIRE_EMULATE names them.
+#if defined(QUIRE_EMULATE_TILES)
+#define QUIRE_EMULATED_TILES(SET) SET(emulated_tiles, QUIRE_TILE_KERNELS, portable)
 #else
-#define QUIRE_TEST_SETS(SET)
+#define QUIRE_EMULATED_TILES(SET)
 #endif
-#define QUIRE_SETS(SET)                     \
-    SET(portable, QUIRE_KERNELS)            \
-    SET(emulated_tiles, QUIRE_TILE_KERNELS) \
-    QUIRE_X86_SETS(SET)                     \
-    QUIRE_TEST_SETS(SET)
+#if defined(QUIRE_EMULATE_AMX)
+#define QUIRE_EMULATED_AMX(SET) SET(emulated_amx, QUIRE_TILE_KERNELS, avx512_bf16)
+#else
+#define QUIRE_EMULATED_AMX(SET)
+#endif
+#if defined(QUIRE_EMULATE_AVX_VNNI)
+#define QUIRE_EMULATED_AVX_VNNI(SET) SET(emulated_avx_vnni, QUIRE_BYTES_KERNELS, avx2)
+#else
+#define QUIRE_EMULATED_AVX_VNNI(SET)
+#endif
+#define QUIRE_SETS(SET)                  \
+    SET(portable, QUIRE_KERNELS, no_set) \
+    QUIRE_X86_SETS(SET)                  \
+    QUIRE_EMULATED_TILES(SET)            \
+    QUIRE_EMULATED_AMX(SET)              \
+    QUIRE_EMULATED_AVX_VNNI(SET)
 
+namespace quire::no_set {}
+// `set::kernel` is what the set has, be it compiled for it or for another one.
 #define QUIRE_DECLARE(kernel, Call) void kernel(const Call&, const Team&);
-#define QUIRE_DECLARE_SET(set, KERNELS) \
-    namespace quire::set {              \
-    KERNELS(QUIRE_DECLARE)              \
+#define QUIRE_DECLARE_SET(set, KERNELS, others) \
+    namespace quire::set {                      \
+    using namespace others;                     \
+    KERNELS(QUIRE_DECLARE)                      \
     }
 QUIRE_SETS(QUIRE_DECLARE_SET)
 #undef QUIRE_DECLARE_SET

@@ -138,8 +138,8 @@ struct KVCodes {
     static Sums add_to_output(Sums sums, Ints values, int32_t weights) { return add_products(sums, values, weights); }
     static Sums add_products(Sums sums, Ints many, int32_t one) {
         Ints both = Ints{} + one;
-#if defined(__AVX512VNNI__)
-        return (Ints)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)many, (__m512i)both);
+#if defined(QUIRE_VNNI)
+        return add_products_of_shorts(sums, many, both);
 #elif defined(__AVX512BW__)
         return sums + (Ints)_mm512_madd_epi16((__m512i)many, (__m512i)both);
 #elif defined(__AVX2__)
@@ -248,7 +248,7 @@ struct CodesInTiles : CodesByCodes<PARTS> {
     }
 };
 
-#if defined(__AVX512VNNI__)
+#if defined(QUIRE_VNNI)
 // As registers multiply them, bytes without a sign by bytes with one. Keys are raised to have none, by what a query's scores are then
 // sums from.
 struct CodesInRegisters : CodesByCodes<1> {
@@ -267,13 +267,15 @@ struct CodesInRegisters : CodesByCodes<1> {
         return QUIRE_ISA::add_products(sums, (Bytes)keys ^ RAISED, query);
     }
     static Sums add_to_output(Sums sums, Ints values, int32_t weights) {
-        return (Ints)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(weights), (__m512i)values);
+        return add_products_of_bytes(sums, Ints{} + weights, values);
     }
     static float put_weights(const Floats (&weights)[GROUPS], const ValueScales& value_scales, Seen seen, float* to) {
         ScaledWeights scaled(weights, value_scales, seen);
         float magnitude = of_bits(static_cast<int32_t>(max_of(scaled.most))), factor = to_whole(magnitude, LARGEST_BYTE);
-        const Floats(&w)[GROUPS] = scaled.weights;
-        store(reinterpret_cast<uint8_t*>(to), w[0] * factor, w[1] * factor, w[2] * factor, w[3] * factor);
+        for (int group = 0; group < GROUPS; group += 4) {
+            const Floats* w = scaled.weights + group;
+            store(reinterpret_cast<uint8_t*>(to) + group * LANES, w[0] * factor, w[1] * factor, w[2] * factor, w[3] * factor);
+        }
         return magnitude / LARGEST_BYTE;
     }
 };

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "linear.h"
-#include "team.h"
+#include "crew.h"
 
 namespace quire {
 namespace {

@@ -134,17 +134,17 @@ void linear(const QuantizedCall& call, const Team& team) {
 
 using Linear = void (*)(const QuantizedCall&, const Team&);
 
-template <int BITS, int UNITS>
+// Of one group or more, of whole pieces.
+template <int BITS>
 Linear choose(const QuantizedWeight& weight) {
-    bool blocks = weight.groups_per_block > 1;
-    if (weight.has_minimum) return blocks ? linear<BITS, UNITS, true, true> : linear<BITS, UNITS, true, false>;
-    return blocks ? linear<BITS, UNITS, false, true> : linear<BITS, UNITS, false, false>;
+    if (weight.groups_per_block > 1) return linear<BITS, 8, true, true>;
+    return weight.has_minimum ? linear<BITS, 8, true, false> : linear<BITS, 8, false, false>;
 }
 
 Linear choose(const QuantizedWeight& weight) {
     if (weight.rotated) return linear<8, 8, false, false, true>;
-    if (weight.bits == 4) return choose<4, 8>(weight);
-    return weight.group_size == 16 ? choose<8, 4>(weight) : choose<8, 8>(weight);
+    if (weight.group_size == 16) return linear<8, 4, false, true>;
+    return weight.bits == 4 ? choose<4>(weight) : choose<8>(weight);
 }
 
 // One output's weights of one group: the codes of its inputs where `load_codes` finds them.
@@ -198,7 +198,7 @@ void quantized_linear(const QuantizedCall& call, const Team& team) { choose(call
 void quantized_gated(const QuantizedGatedCall& call, const Team& team) {
     quantized_linear(call.linear, team);
     team.wait();
-    gated(call.gate, team);
+    QUIRE_ISA::gated(call.gate, team);
 }
 
 void quantized_most_likely(const QuantizedMostLikelyCall& call, const Team& team) {

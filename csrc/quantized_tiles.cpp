@@ -171,7 +171,7 @@ void quantized_gated(const QuantizedGatedCall& call, const Team& team) {
     if (halves_are_panels && is_faster(call.linear.weight, call.linear.rows.num_rows)) return multiply_all(call.linear, &call.gate, team);
     QUIRE_TILES::quantized_linear(call.linear, team);
     team.wait();
-    gated(call.gate, team);
+    QUIRE_ISA::gated(call.gate, team);
 }
 
 void quantized_most_likely(const QuantizedMostLikelyCall& call, const Team& team) {

@@ -94,10 +94,18 @@ struct WeightedRow {
     }
 };
 
+// Compiled in rotation.cpp: it takes as long as a kernel. But what GCC inlines in a file follows from how much there is in it, and loops around
+// tiles were measured with these in theirs.
+#if defined(QUIRE_TILES)
+#define QUIRE_ROTATION inline
+#else
+#define QUIRE_ROTATION
+#endif
+
 // Two stages at once, A values `stride` apart and B of these groups. The last ones do what is left: neighbours meet, and `largest` is
 // told of all values. One that is not finite is in all that it met.
 template <int A, int B, bool LAST, typename Row>
-inline void rotate_stages(Row& row, int64_t count, int64_t stride, float* to, LargestMagnitude& largest) {
+QUIRE_ROTATION void rotate_stages(Row& row, int64_t count, int64_t stride, float* to, LargestMagnitude& largest) {
     LargestMagnitude of_all = largest;  // of its own, as is what is read, so that it stays in registers
     Row from = row;
     for (int64_t block = 0; block < count; block += stride * A * B)
@@ -129,7 +137,7 @@ inline void rotate_stages(Row& row, int64_t count, int64_t stride, float* to, La
 }
 
 template <int A, bool LAST, typename Row>
-inline void rotate_stages(int b, Row& from, int64_t count, int64_t stride, float* to, LargestMagnitude& largest) {
+QUIRE_ROTATION void rotate_stages(int b, Row& from, int64_t count, int64_t stride, float* to, LargestMagnitude& largest) {
     switch (b) {
         case 3: return rotate_stages<A, 3, LAST>(from, count, stride, to, largest);
         case 4: return rotate_stages<A, 4, LAST>(from, count, stride, to, largest);
@@ -143,7 +151,7 @@ inline void rotate_stages(int b, Row& from, int64_t count, int64_t stride, float
 // `count` values, whole strides, which become NEIGHBOURS_GAIN times as large; returns the largest magnitude, or NaN where one is not finite.
 // Later stages read what the ones before have put to `to`.
 template <typename Row>
-inline float rotate(Row& from, int64_t count, int64_t stride, float* to) {
+QUIRE_ROTATION float rotate(Row& from, int64_t count, int64_t stride, float* to) {
     int64_t left = count / stride;
     bool four = left % 4 == 0;
     if (four) left /= 4;
@@ -160,6 +168,13 @@ inline float rotate(Row& from, int64_t count, int64_t stride, float* to) {
     PlainRow<float> rotated{to};
     return rotate(rotated, count, stride * (four ? 4 : 1) * radix, to);
 }
+
+#if !defined(QUIRE_TILES)
+extern template float rotate(PlainRow<float>&, int64_t, int64_t, float*);
+extern template float rotate(PlainRow<BFloat16>&, int64_t, int64_t, float*);
+extern template float rotate(WeightedRow<float>&, int64_t, int64_t, float*);
+extern template float rotate(WeightedRow<BFloat16>&, int64_t, int64_t, float*);
+#endif
 
 template <typename T>
 inline float rotate(const T* from, int64_t count, float* to) {

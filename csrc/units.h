@@ -79,12 +79,37 @@ inline Bytes load_bytes(const uint8_t* from) {
     return v;
 }
 
+// VNNI: each lane's sum of products of four bytes without a sign by four with one, or of two numbers of 16 bits by two, is added to it.
+#if defined(QUIRE_AVX_VNNI)  // as what the instruction is encoded: vex or, where AVX-512 has it too, evex
+#define QUIRE_VNNI
+#define QUIRE_ENCODED(encoding) QUIRE_ENCODED_AS(encoding)
+#define QUIRE_ENCODED_AS(encoding) "%{" #encoding "%} "
+inline Ints add_products_of_bytes(Ints sums, Ints unsigned_bytes, Ints bytes) {
+    asm(QUIRE_ENCODED(QUIRE_AVX_VNNI) "vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(unsigned_bytes), "xm"(bytes));
+    return sums;
+}
+inline Ints add_products_of_shorts(Ints sums, Ints a, Ints b) {
+    asm(QUIRE_ENCODED(QUIRE_AVX_VNNI) "vpdpwssd %2, %1, %0" : "+x"(sums) : "x"(a), "xm"(b));
+    return sums;
+}
+#elif defined(__AVX512VNNI__)
+#define QUIRE_VNNI
+inline Ints add_products_of_bytes(Ints sums, Ints unsigned_bytes, Ints bytes) {
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)unsigned_bytes, (__m512i)bytes);
+}
+inline Ints add_products_of_shorts(Ints sums, Ints a, Ints b) {
+    return (Ints)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+}
+#endif
+
 // Adds to each lane the sum of its four products of an unsigned and a signed byte; `x` holds the same four in each lane.
 inline Ints add_products(Ints sums, Bytes weights, const int32_t& x) {
 #if defined(__AVX512VNNI__)
     // As an intrinsic it costs a second instruction, which loads x (docs/lab.md).
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(weights), "m"(x));
     return sums;
+#elif defined(QUIRE_VNNI)
+    return add_products_of_bytes(sums, (Ints)weights, Ints{} + x);
 #else
     // Products of sixteen bits, two to a sum, never overflow 32 bits.
     Shorts even = (Shorts)(Ints{} + x) << 8 >> 8, odd = (Shorts)(Ints{} + x) >> 8;
@@ -105,7 +130,7 @@ inline Ints add_products(Ints sums, Bytes weights, const int32_t& x) {
 }
 
 // Without VNNI: sums of two neighbours' products, in 16 bits. Where weights have 4 bits, those of a few units may be added as they are.
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !defined(QUIRE_VNNI)
 #define QUIRE_SHORT_SUMS
 constexpr int MOST_SHORT_UNITS = 8;  // of weights of 4 bits: 8 * 2 * 15 * 128 < 2^15
 

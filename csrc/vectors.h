@@ -136,9 +136,13 @@ inline void store_quarters(Byte* to, __m256i quarters) {
 
 // Of numbers up to 255, those of four registers.
 inline void store(uint8_t* to, Floats a, Floats b, Floats c, Floats d) {
-#if defined(__AVX512BW__)
+#if defined(__AVX2__)
     auto both = [](Floats first, Floats second) { return packed(to_nearest(first), to_nearest(second)); };
+#if defined(__AVX512BW__)
     store_quarters(to, _mm512_packus_epi16(both(a, b), both(c, d)));
+#else
+    store_quarters(to, _mm256_packus_epi16(both(a, b), both(c, d)));
+#endif
 #else
     for (Floats v : {a, b, c, d}) {
         UnsignedQuarterBytes bytes = __builtin_convertvector(to_nearest(v), UnsignedQuarterBytes);

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -141,8 +142,10 @@ void bind_linear(nb::module_& module) {
         .def("__init__",
              [](QuantizedWeight* self, uintptr_t panels, int64_t panel_bytes, int64_t header_offset, int64_t num_inputs,
                 int64_t num_outputs, int bits, int group_size, int groups_per_block, int zero, bool has_minimum, bool rotated) {
-                 new (self) QuantizedWeight{at<uint8_t>(panels), panel_bytes,      header_offset, num_inputs,  num_outputs, bits,
-                                            group_size,          groups_per_block, zero,          has_minimum, rotated};
+                 QuantizedWeight weight{at<uint8_t>(panels), panel_bytes,      header_offset, num_inputs,  num_outputs, bits,
+                                        group_size,          groups_per_block, zero,          has_minimum, rotated};
+                 if (!weight.is_known()) throw std::invalid_argument("No kernel multiplies weights of this kind (csrc/quantized.h, is_known).");
+                 new (self) QuantizedWeight(weight);
              },
              nb::kw_only(), nb::arg("panels"), nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"),
              nb::arg("num_outputs"), nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"), nb::arg("zero"),

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "instruction_sets.h"
+#include "program.h"
 #include "seats.h"
-#include "team.h"
 
 namespace nb = nanobind;
 using namespace quire;

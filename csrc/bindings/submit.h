@@ -8,8 +8,9 @@
 #include <tuple>
 
 #include "counts.h"
+#include "crew.h"
 #include "instruction_sets.h"
-#include "team.h"
+#include "program.h"
 
 namespace quire {
 

@@ -41,9 +41,8 @@ def meets_codes_by_codes(
 ) -> bool:
     """Where bytes are multiplied: in tiles, and for short queries in registers. Elsewhere by whole numbers of 16 bits."""
     in_tiles = instruction_set in TILES and shape.head_dim % 64 == 0
-    in_registers = (
-        TILES.get(instruction_set, instruction_set) in ("avx512_bf16", "avx512_vnni") and shape.head_dim <= 64
-    )
+    has_vnni = TILES.get(instruction_set, instruction_set).endswith(("_vnni", "_bf16"))
+    in_registers = has_vnni and shape.head_dim <= 64
     return (in_tiles or in_registers) and dtype == torch.bfloat16 and kv_dtype == torch.int8
 
 

@@ -14,11 +14,13 @@ T = TypeVar("T")
 SETS = (*native.instruction_sets(), *native.emulated_sets())
 TILES = {"emulated_tiles": "portable", "emulated_amx": "avx512_bf16", "amx": "avx512_bf16"}
 """Sets with tiles, and the rest of whose kernels they have: what computes a few rows, and single tokens."""
+OTHERS = TILES | {"emulated_avx_vnni": "avx2"}
+"""Where a set that only tests use has its other kernels from."""
 
 
 def rows_of(instruction_set: str) -> str:
     """A set that can be in use."""
-    return instruction_set if instruction_set in native.instruction_sets() else TILES[instruction_set]
+    return instruction_set if instruction_set in native.instruction_sets() else OTHERS[instruction_set]
 
 
 def forced(instruction_set: str, function: Callable[[], T]) -> T:

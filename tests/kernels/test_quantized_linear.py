@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -187,6 +190,27 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
                 assert torch.equal(alone, together[first:last])
     finally:
         native.use_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bits": 5},
+        {"group_size": 16},
+        {"group_size": 48},
+        {"groups_per_block": 3},
+        {"rotated": True},
+        {"rotated": True, "group_size": 96, "bits": 4},
+        {"rotated": True, "group_size": 96, "has_minimum": True},
+    ],
+    ids=str,
+)
+def test_kinds_that_no_kernel_was_compiled_for_are_refused(changes: dict[str, Any]) -> None:
+    """And not multiplied by that of another kind."""
+    weight, _ = make_weight("Q8_0", 16, 3)
+    other = empty_panels(replace(weight.layout, **changes))
+    with pytest.raises(ValueError, match="No kernel multiplies weights of this kind"):
+        quantized_linear(torch.ones(1, 96), other)
 
 
 @pytest.mark.parametrize("tiles", [name for name in TILES if name in SETS])

@@ -225,6 +225,10 @@ def test_the_kernels_choose_their_instruction_set_unless_one_is_asked_for(
     assert reasons_about(config, "instruction_set") == [
         "instruction_set auto: the first that works of this CPU's avx2, portable."
     ]
+    newer = replace(machine, cpu_features=AVX2 | {"avx_vnni"})
+    assert reasons_about(resolve(EngineConfig(), smollm2_config, newer), "instruction_set") == [
+        "instruction_set auto: the first that works of this CPU's avx_vnni, avx2, portable."
+    ]
     assert resolve(EngineConfig(instruction_set="portable"), smollm2_config, laptop).instruction_set == "portable"
     assert resolve(EngineConfig(backend="torch"), smollm2_config, laptop).instruction_set is None
 

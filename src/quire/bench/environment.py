@@ -16,7 +16,7 @@ from quire.plan.sizes import format_size
 PACKAGES = ("torch", "numpy", "tokenizers", "huggingface-hub", "msgspec", "transformers", "matplotlib")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "OMP_PROC_BIND", "LD_PRELOAD")
 MATRIX_FEATURES = (
-    frozenset({"avx2", "avx512f", "avx512_vnni", "amx_tile", "amx_int8", "asimd", "i8mm"}) | NATIVE_BFLOAT16
+    frozenset({"avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_tile", "amx_int8", "asimd", "i8mm"}) | NATIVE_BFLOAT16
 )
 
 

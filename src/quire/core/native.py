@@ -18,6 +18,7 @@ INSTRUCTION_SETS: dict[str, frozenset[str]] = {
     "avx512_bf16": _AVX512 | {"avx512_vnni", "avx512_bf16"},
     "avx512_vnni": _AVX512 | {"avx512_vnni"},
     "avx512": _AVX512,
+    "avx_vnni": _AVX2 | {"avx_vnni"},
     "avx2": _AVX2,
     "portable": frozenset(),
 }

@@ -1,13 +1,12 @@
 // Attention whose queries meet keys in registers (attention_walk.h has the rest).
-#include "attention.h"
+#pragma once
 
 #include <type_traits>
 
+#include "attention.h"
 #include "attention_walk.h"
-#include "kernels.h"
 
 namespace quire::QUIRE_ISA {
-namespace {
 
 // Queries, and registers of keys or of the head's values, whose sums are in registers at one time.
 constexpr int QUERIES = LANES == 16 ? 6 : LANES == 8 ? 4 : 2;
@@ -150,23 +149,5 @@ struct InRegisters {
     Chunk<Type> chunk;
     Scores scores = {};
 };
-
-}  // namespace
-
-void attention_float32(const AttentionCall& call, const Team& team) { attention<InRegisters<InFloat32>>(call, team); }
-void attention_bfloat16(const AttentionCall& call, const Team& team) {
-#if defined(__AVX512BF16__)
-    attention<InRegisters<InBFloat16>>(call, team);
-#else
-    attention<InRegisters<WidenedBFloat16>>(call, team);
-#endif
-}
-void attention_float32_over_codes(const AttentionCall& call, const Team& team) { attention<InRegisters<KVCodes<float>>>(call, team); }
-void attention_bfloat16_over_codes(const AttentionCall& call, const Team& team) {
-#if defined(__AVX512VNNI__)
-    if (call.layout.head_dim <= MOST_OF_ONE_PART) return attention<InRegisters<CodesInRegisters>>(call, team);
-#endif
-    attention<InRegisters<KVCodes<BFloat16>>>(call, team);
-}
 
 }  // namespace quire::QUIRE_ISA
