@@ -9,8 +9,8 @@
 namespace quire::QUIRE_ISA {
 
 // Queries, and registers of keys or of the head's values, whose sums are in registers at one time.
-constexpr int QUERIES = LANES == 16 ? 6 : LANES == 8 ? 4 : 2;
-constexpr int VECTORS = LANES == 16 ? 4 : 2;
+constexpr int QUERIES = LANES == 16 ? 6 : LANES * NUM_REGISTERS >= 128 ? 4 : 2;
+constexpr int VECTORS = NUM_REGISTERS / 8;
 
 // Of the queries that meet a chunk; then, in the same memory, the weights as units.
 using Scores = float[QUERIES][KEYS];

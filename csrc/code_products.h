@@ -6,11 +6,7 @@
 
 namespace quire::QUIRE_ISA {
 
-constexpr int MAX_SUMS = 16;  // of two units
-
-// By what stored codes are larger than those that are multiplied.
-template <int BITS>
-constexpr int RAISED = 0;
+constexpr int MAX_SUMS = LANES == 4 ? 32 : 16;  // of two units
 
 // `x` [UNITS, M], `sums` [M, registers of N panels]. Elsewhere than in its caller sums would be in memory.
 template <int BITS, int UNITS, int M, int N>
@@ -61,11 +57,7 @@ struct PanelProducts<4, UNITS, M, N> {
 };
 #endif
 
-#if defined(QUIRE_SIGNED_BYTES)
-// Codes of 8 bits as signed ones.
-template <>
-constexpr int RAISED<8> = 128;
-
+#if defined(QUIRE_MAGNITUDES)
 template <int UNITS, int M, int N>
 struct PanelProducts<8, UNITS, M, N> {
     static constexpr int ALL = N * PARTS, SUMS = M * ALL;
@@ -90,7 +82,7 @@ template <int BITS>
 inline Ints products_of_unit(const uint8_t* from, int unit, int part, const int32_t& x) {
     if constexpr (BITS == 8) {
         Bytes codes = load_bytes(from + UNIT * (unit * PANEL + part * LANES)) ^ RAISED<8>;
-#if defined(QUIRE_SIGNED_BYTES)
+#if defined(QUIRE_MAGNITUDES)
         return add_products(Ints{}, codes, magnitude(codes), x);
 #else
         return add_products(Ints{}, codes, x);

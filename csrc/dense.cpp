@@ -12,7 +12,7 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 // Rows and panels whose sums are in registers at one time.
-constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 5 : 2;
+constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 5 : NUM_REGISTERS / 8;
 constexpr int PANELS = LANES == 16 ? 3 : 1;
 // Sums are one array and one loop, unrolled early, and the loop around it runs at least once: else GCC keeps them in memory.
 constexpr int MAX_SUMS = ROWS * PANELS * PARTS;

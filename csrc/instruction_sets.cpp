@@ -7,6 +7,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace quire::no_set {
@@ -61,7 +64,7 @@ InstructionSet made_of(std::string name, bool present, TakeKernels kernels) {
     return made;
 }
 
-InstructionSet for_tests(InstructionSet set) {
+[[maybe_unused]] InstructionSet for_tests(InstructionSet set) {
     set.chosen = false;
     return set;
 }
@@ -75,6 +78,8 @@ const std::vector<InstructionSet>& all_sets() {
         made_of("avx512", has_avx512(), avx512::take_kernels),
         made_of("avx_vnni", has_avx_vnni(), avx_vnni::take_kernels),
         made_of("avx2", has_avx2(), avx2::take_kernels),
+#elif defined(__aarch64__) && defined(__linux__)
+        made_of("dotprod", getauxval(AT_HWCAP) & HWCAP_ASIMDDP, dotprod::take_kernels),
 #endif
         made_of("portable", true, portable::take_kernels),
 #if defined(QUIRE_EMULATE_TILES)

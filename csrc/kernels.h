@@ -95,6 +95,11 @@
 #else
 #define QUIRE_X86_SETS(SET)
 #endif
+#if defined(__aarch64__) && defined(__linux__)
+#define QUIRE_ARM_SETS(SET) SET(dotprod, QUIRE_QUANTIZED_KERNELS, portable)
+#else
+#define QUIRE_ARM_SETS(SET)  // all of Apple's processors have it: there it is part of what portable code is compiled for
+#endif
 // For tests alone, where CMake's QUIRE_EMULATE names them.
 #if defined(QUIRE_EMULATE_TILES)
 #define QUIRE_EMULATED_TILES(SET) SET(emulated_tiles, QUIRE_TILE_KERNELS, portable)
@@ -114,6 +119,7 @@
 #define QUIRE_SETS(SET)                  \
     SET(portable, QUIRE_KERNELS, no_set) \
     QUIRE_X86_SETS(SET)                  \
+    QUIRE_ARM_SETS(SET)                  \
     QUIRE_EMULATED_TILES(SET)            \
     QUIRE_EMULATED_AMX(SET)              \
     QUIRE_EMULATED_AVX_VNNI(SET)

@@ -144,6 +144,9 @@ struct KVCodes {
         return sums + (Ints)_mm512_madd_epi16((__m512i)many, (__m512i)both);
 #elif defined(__AVX2__)
         return sums + (Ints)_mm256_madd_epi16((__m256i)many, (__m256i)both);
+#elif defined(__aarch64__)
+        int16x8_t a = (int16x8_t)many, b = (int16x8_t)both;
+        return sums + (Ints)vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b));
 #else
         sums += ((many << 16) >> 16) * ((both << 16) >> 16);
         return sums + (many >> 16) * (both >> 16);

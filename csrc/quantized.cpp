@@ -9,7 +9,7 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int ROWS = LANES == 16 ? 8 : LANES == 8 ? 4 : 1;  // whose sums are in registers at one time
+constexpr int ROWS = LANES == 16 ? 8 : LANES * NUM_REGISTERS >= 128 ? 4 : 1;  // whose sums are in registers at one time
 
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 256 << 10;

@@ -102,7 +102,8 @@ inline Ints add_products_of_shorts(Ints sums, Ints a, Ints b) {
 }
 #endif
 
-// Adds to each lane the sum of its four products of an unsigned and a signed byte; `x` holds the same four in each lane.
+// Adds to each lane the sum of its four products of an unsigned and a signed byte, of Arm's instruction of two signed ones; `x` holds the same four in
+// each lane.
 inline Ints add_products(Ints sums, Bytes weights, const int32_t& x) {
 #if defined(__AVX512VNNI__)
     // As an intrinsic it costs a second instruction, which loads x (docs/lab.md).
@@ -110,6 +111,8 @@ inline Ints add_products(Ints sums, Bytes weights, const int32_t& x) {
     return sums;
 #elif defined(QUIRE_VNNI)
     return add_products_of_bytes(sums, (Ints)weights, Ints{} + x);
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return (Ints)vdotq_s32((int32x4_t)sums, (int8x16_t)weights, (int8x16_t)(Ints{} + x));
 #else
     // Products of sixteen bits, two to a sum, never overflow 32 bits.
     Shorts even = (Shorts)(Ints{} + x) << 8 >> 8, odd = (Shorts)(Ints{} + x) >> 8;
@@ -129,6 +132,10 @@ inline Ints add_products(Ints sums, Bytes weights, const int32_t& x) {
 #endif
 }
 
+#if defined(__ARM_FEATURE_DOTPROD)
+#define QUIRE_SIGNED_BYTES
+#endif
+
 // Without VNNI: sums of two neighbours' products, in 16 bits. Where weights have 4 bits, those of a few units may be added as they are.
 #if defined(__AVX2__) && !defined(QUIRE_VNNI)
 #define QUIRE_SHORT_SUMS
@@ -143,6 +150,7 @@ inline Ints pairs_added(Shorts sums) { return (Ints)_mm256_madd_epi16((__m256i)s
 
 // Where both are signed, x gets the weights' signs and these lose them: 2 * 128 * 127 < 2^15, for none of x is -128.
 #define QUIRE_SIGNED_BYTES
+#define QUIRE_MAGNITUDES
 inline Bytes magnitude(Bytes weights) { return (Bytes)_mm256_abs_epi8((__m256i)weights); }
 inline Ints add_products(Ints sums, Bytes weights, Bytes magnitudes, int32_t x) {
     __m256i with_sign = _mm256_sign_epi8(_mm256_set1_epi32(x), (__m256i)weights);

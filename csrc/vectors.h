@@ -3,6 +3,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include <cstdint>
@@ -21,6 +23,12 @@ constexpr int LANES = 16;
 constexpr int LANES = 8;
 #else
 constexpr int LANES = 4;
+#endif
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int NUM_REGISTERS = 32;
+#else
+constexpr int NUM_REGISTERS = 16;
 #endif
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
@@ -98,6 +106,8 @@ inline Ints to_nearest(Floats v) {
     return (Ints)_mm512_maskz_cvtps_epi32(0xffff, (__m512)v);
 #elif defined(__AVX2__)
     return (Ints)_mm256_cvtps_epi32((__m256)v);
+#elif defined(__aarch64__)
+    return (Ints)vcvtnq_s32_f32((float32x4_t)v);
 #else
     return __builtin_convertvector((v + 12582912.0f) - 12582912.0f, Ints);  // 1.5 * 2^23
 #endif
@@ -272,6 +282,8 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) {
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -281,6 +293,8 @@ inline Floats multiply_subtract(Floats a, Floats b, Floats c) {
     return (Floats)_mm512_fmsub_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
     return (Floats)_mm256_fmsub_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (Floats)vfmaq_f32((float32x4_t)-c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b - c;
 #endif
@@ -291,6 +305,8 @@ inline bool any(Ints v) {
     return _mm512_test_epi32_mask((__m512i)v, (__m512i)v) != 0;
 #elif defined(__AVX2__)
     return !_mm256_testz_si256((__m256i)v, (__m256i)v);
+#elif defined(__aarch64__)
+    return vmaxvq_u32((uint32x4_t)v) != 0;
 #else
     return max_of((Ints)(v != 0) & 1) != 0;
 #endif
@@ -301,6 +317,8 @@ inline bool any_above(Floats v, float bound) {
     return _mm512_cmp_ps_mask((__m512)v, (__m512)fill(bound), _CMP_GT_OQ) != 0;
 #elif defined(__AVX2__)
     return _mm256_movemask_ps(_mm256_cmp_ps((__m256)v, (__m256)fill(bound), _CMP_GT_OQ)) != 0;
+#elif defined(__aarch64__)
+    return vmaxvq_u32(vcgtq_f32((float32x4_t)v, (float32x4_t)fill(bound))) != 0;
 #else
     return max_of((Ints)(v > bound) & 1) != 0;
 #endif

@@ -12,6 +12,8 @@ inline Floats load_half(const uint8_t* from) {
     return (Floats)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)from));
 #elif defined(__AVX2__)
     return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#elif defined(__aarch64__)
+    return (Floats)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
 #else
     Halves halves;
     std::memcpy(&halves, from, sizeof halves);
@@ -36,6 +38,15 @@ inline Floats load_small(const uint8_t* from) {
     return __builtin_convertvector(whole, Floats);
 }
 
+// By what stored codes are larger than those that are multiplied: where bytes are signed, codes of 8 bits.
+#if defined(QUIRE_SIGNED_BYTES)
+template <int BITS>
+constexpr int RAISED = BITS == 8 ? 128 : 0;
+#else
+template <int BITS>
+constexpr int RAISED = 0;
+#endif
+
 // The codes of two units of a group.
 template <int BITS>
 inline void load_pair(const uint8_t* from, int pair, int part, Bytes& first, Bytes& second) {
@@ -44,8 +55,8 @@ inline void load_pair(const uint8_t* from, int pair, int part, Bytes& first, Byt
         first = both & 0x0f;
         second = (Bytes)((Shorts)both >> 4) & 0x0f;
     } else {
-        first = load_bytes(from + UNIT * (2 * pair * PANEL + part * LANES));
-        second = load_bytes(from + UNIT * ((2 * pair + 1) * PANEL + part * LANES));
+        first = load_bytes(from + UNIT * (2 * pair * PANEL + part * LANES)) ^ RAISED<8>;
+        second = load_bytes(from + UNIT * ((2 * pair + 1) * PANEL + part * LANES)) ^ RAISED<8>;
     }
 }
 

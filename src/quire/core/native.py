@@ -20,6 +20,7 @@ INSTRUCTION_SETS: dict[str, frozenset[str]] = {
     "avx512": _AVX512,
     "avx_vnni": _AVX2 | {"avx_vnni"},
     "avx2": _AVX2,
+    "dotprod": frozenset({"asimddp"}),
     "portable": frozenset(),
 }
 """What the kernels are compiled for (csrc/instruction_sets.cpp), the fastest first, with the CPU features (/proc/cpuinfo) it takes."""
