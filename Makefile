@@ -35,7 +35,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.peers --all $(ARGS)
 
 test: $(READY) lint chromium
-	$(BIN)/python -m pytest -m "not nightly" -q $(SIDE_BY_SIDE)
+	EXPECTED_SETS=$(EMULATED) $(BIN)/python -m pytest -m "not nightly" -q $(SIDE_BY_SIDE)
 
 test-nightly: $(READY) chromium
 	$(BIN)/python -m pytest -q --hypothesis-profile=nightly --timeout=7200

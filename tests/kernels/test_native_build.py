@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -12,3 +13,17 @@ from quire.kernels import native
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no compiler")
 def test_built_where_there_is_a_compiler() -> None:
     assert "portable" in native.instruction_sets()
+
+
+EXPECTED = os.environ.get("EXPECTED_SETS", "")
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no compiler")
+@pytest.mark.skipif(not EXPECTED, reason="the Makefile names the emulated sets that it has built")
+def test_sets_that_only_tests_use_are_built_by_make() -> None:
+    """Without them most tests of tiles would be left out, and nobody would see it."""
+    found = {name.removeprefix("emulated_") for name in native.emulated_sets()}
+    lacking = set(EXPECTED.split(",")) - found
+    if "avx512_vnni" not in native.instruction_sets():  # whose processors alone have the instructions of the others
+        lacking &= {"tiles"}
+    assert not lacking
