@@ -165,7 +165,7 @@ inline void add_outliers(int32_t* sums, const uint8_t* codes, const Outliers<TIL
         int64_t n = 0;
         do {
             Bytes unit = load_bytes(codes + outliers[n].units[i] * UNIT_BYTES + part * UNIT * LANES);
-            whole += add_products(Ints{}, unit, outliers[n].codes[i]) * OUTLIER;
+            whole += add_unsigned_products(Ints{}, unit, outliers[n].codes[i]) * OUTLIER;
         } while (++n < num_pieces && outliers[n].codes[i]);  // behind the last one lies what was there before
         std::memcpy(sums, &whole, sizeof whole);
     }

@@ -136,6 +136,16 @@ inline Ints add_products(Ints sums, Bytes weights, const int32_t& x) {
 #define QUIRE_SIGNED_BYTES
 #endif
 
+// The same of any weights without a sign.
+inline Ints add_unsigned_products(Ints sums, Bytes weights, const int32_t& x) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    Ints sum_of_x = add_products(Ints{}, Bytes{} + 1, x);
+    return add_products(sums, weights ^ 128, x) + (sum_of_x << 7);
+#else
+    return add_products(sums, weights, x);
+#endif
+}
+
 // Without VNNI: sums of two neighbours' products, in 16 bits. Where weights have 4 bits, those of a few units may be added as they are.
 #if defined(__AVX2__) && !defined(QUIRE_VNNI)
 #define QUIRE_SHORT_SUMS
