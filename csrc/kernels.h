@@ -68,8 +68,9 @@
     QUIRE_BFLOAT16_KERNELS(KERNEL) \
     QUIRE_BYTES_KERNELS(KERNEL)
 
-#define QUIRE_BYTES_AND_BFLOAT16_KERNELS(KERNEL) \
-    QUIRE_BFLOAT16_KERNELS(KERNEL)               \
+// Of avx512_bf16, whose attention over codes is that of VNNI.
+#define QUIRE_BFLOAT16_AND_QUANTIZED_KERNELS(KERNEL) \
+    QUIRE_BFLOAT16_KERNELS(KERNEL)                   \
     QUIRE_QUANTIZED_KERNELS(KERNEL)
 
 // What tiles change (tiles.h).
@@ -90,7 +91,7 @@
     SET(avx_vnni, QUIRE_BYTES_KERNELS, avx2)                           \
     SET(avx512, QUIRE_KERNELS, no_set)                                 \
     SET(avx512_vnni, QUIRE_BYTES_KERNELS, avx512)                      \
-    SET(avx512_bf16, QUIRE_BYTES_AND_BFLOAT16_KERNELS, avx512_vnni)    \
+    SET(avx512_bf16, QUIRE_BFLOAT16_AND_QUANTIZED_KERNELS, avx512_vnni) \
     SET(amx, QUIRE_TILE_KERNELS, avx512_bf16)
 #else
 #define QUIRE_X86_SETS(SET)
