@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels.h"
-#include "linear_rows.h"
+#include "stretches.h"
 #include "units.h"
 
 namespace quire::QUIRE_ISA {
@@ -19,14 +19,16 @@ constexpr int MAX_SUMS = ROWS * PANELS * PARTS;
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 288 << 10;
 
-// M rows, laid out unit by unit, times N panels.
+// M rows, laid out unit by unit, times N panels. `begun`: sums that theirs are added to, or null. A function of its own: within loops over
+// rows and panels there are not enough registers (a tenth of the time with AVX2).
 template <typename Type, int M, int N>
-inline void multiply(const typename Type::Word* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, const NextPanels& ahead,
-                     Floats (&y)[M][N * PARTS]) {
+[[gnu::noinline]] void multiply(const typename Type::Word* x, int64_t num_units, const uint8_t* panels, int64_t panel_bytes, const NextPanels& ahead,
+                     const KeptSums* begun, int64_t row, int64_t panel, Floats (&y)[M][N * PARTS]) {
     constexpr int ALL = N * PARTS;
     Floats sums[M * ALL];  // of its own, not y: so it stays in registers
 #pragma GCC unroll MAX_SUMS
     for (int s = 0; s < M * ALL; ++s) sums[s] = Floats{};
+    if (begun) begun->load<M, ALL>(row, panel, sums);
     int64_t unit = 0;
     do {
         Ints weights[ALL];
@@ -60,33 +62,40 @@ void interleave(const LinearRows& rows, int64_t row, int64_t num_inputs, int64_t
 }
 
 template <typename Type>
-void multiply_all(const DenseCall& call, const typename Type::Word* x, const Team& team) {
+void multiply_stretch(const DenseCall& call, const typename Type::Word* x, const Stretch& stretch, const Team& team) {
     const LinearRows& rows = call.rows;
     const DenseWeight& weight = call.weight;
-    int64_t num_units = units_of(weight), panel_bytes = num_units * UNIT * PANEL;
+    int64_t num_units = units_of(weight), panel_bytes = num_units * UNIT * PANEL, stretch_bytes = stretch.count * UNIT * PANEL;
     int64_t num_panels = rows.num_panels(weight.num_outputs);
-    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (num_units * static_cast<int64_t>(sizeof *x) * ROWS)) * ROWS;
+    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (stretch.count * static_cast<int64_t>(sizeof *x) * ROWS)) * ROWS;
     int64_t num_groups = (num_panels + PANELS - 1) / PANELS;
+    const KeptSums* begun = stretch.begins ? nullptr : &stretch.kept;
     auto rows_of_panels = [&](int64_t first_row, int64_t num_rows, int64_t panel, auto N) {
-        const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes;
-        NextPanels ahead = next_panels(panels, N, panel_bytes, num_units, (num_rows + ROWS - 1) / ROWS);
+        const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes + stretch.first * UNIT * PANEL;
+        NextPanels ahead = next_panels(panels, N, panel_bytes, stretch_bytes, stretch.count, (num_rows + ROWS - 1) / ROWS);
         in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {
             Floats y[M][N * PARTS];
-            prefetch_results<N>(rows, row, M, panel);
-            multiply<Type, M, N>(x + row * num_units, num_units, panels, panel_bytes, ahead, y);
-            ahead.from += num_units * ahead.step;
+            if (stretch.ends) prefetch_results<N>(rows, row, M, panel);
+            multiply<Type, M, N>(x + row * num_units + stretch.first * M, stretch.count, panels, panel_bytes, ahead, begun, row, panel, y);
+            ahead.from += stretch.count * ahead.step;
+            if (!stretch.ends) return stretch.kept.store<M, N * PARTS>(row, panel, y[0]);
             for (int n = 0; n < N; ++n) store_rows(rows, weight.num_outputs, row, (panel + n) * PANEL, y, n * PARTS);
         });
     };
     if (rows.panels) {
-        hand_out_blocks(team, rows.num_rows, block, num_panels, panel_bytes, [&](int64_t first, int64_t count, int64_t index) {
+        hand_out_blocks(team, rows.num_rows, block, num_panels, stretch_bytes, [&](int64_t first, int64_t count, int64_t index) {
             rows_of_panels(first, count, rows.panel(index), std::integral_constant<int, 1>());
         });
         return;
     }
-    hand_out_blocks(team, rows.num_rows, block, num_groups, PANELS * panel_bytes, [&](int64_t first, int64_t count, int64_t group) {
+    hand_out_blocks(team, rows.num_rows, block, num_groups, PANELS * stretch_bytes, [&](int64_t first, int64_t count, int64_t group) {
         at_once<PANELS>(group * PANELS, num_panels - group * PANELS, [&](int64_t panel, auto N) { rows_of_panels(first, count, panel, N); });
     });
+}
+
+template <typename Type>
+void multiply_all(const DenseCall& call, const typename Type::Word* x, const Stretches& stretches, const Team& team) {
+    stretches.each(team, [&](const Stretch& stretch) { multiply_stretch<Type>(call, x, stretch, team); });
 }
 
 // One row is met as it lies where it ends with a unit: widened or side by side, the members would have to wait for it.
@@ -94,9 +103,10 @@ template <typename Type, typename ManyRows, typename T>
 void dense_linear(const DenseCall& call, const Team& team) {
     const LinearRows& rows = call.rows;
     int64_t num_inputs = call.weight.num_inputs, num_units = units_of(call.weight);
+    Stretches stretches(rows, num_units, num_inputs, call.weight.num_outputs);
     if (rows.num_rows == 1 && num_inputs * sizeof(T) == static_cast<std::size_t>(num_units * UNIT))
-        return multiply_all<Type>(call, static_cast<const int32_t*>(rows.x), team);
-    auto* x = static_cast<typename ManyRows::Word*>(rows.scratch);
+        return multiply_all<Type>(call, static_cast<const int32_t*>(rows.x), stretches, team);
+    auto* x = reinterpret_cast<typename ManyRows::Word*>(stretches.scratch());
     share(team, (rows.num_rows + ROWS - 1) / ROWS, [&](int64_t group) {
         int64_t row = group * ROWS;
         at_once<ROWS>(row, rows.num_rows - row, [&](int64_t first, auto M) {
@@ -104,7 +114,7 @@ void dense_linear(const DenseCall& call, const Team& team) {
         });
     });
     team.wait();
-    multiply_all<ManyRows>(call, x, team);
+    multiply_all<ManyRows>(call, x, stretches, team);
 }
 
 }  // namespace

@@ -56,9 +56,14 @@ struct NextPanels {
     int64_t step;
 };
 
-inline NextPanels next_panels(const uint8_t* panels, int count, int64_t panel_bytes, int64_t num_parts, int64_t num_passes) {
+// `part_bytes` of each of the next panels: all, but where `panels` is where a stretch begins (stretches.h).
+inline NextPanels next_panels(const uint8_t* panels, int count, int64_t panel_bytes, int64_t part_bytes, int64_t num_parts, int64_t num_passes) {
     int64_t shares = num_parts * num_passes;
-    return {panels + count * panel_bytes, (panel_bytes + shares - 1) / shares};
+    return {panels + count * panel_bytes, (part_bytes + shares - 1) / shares};
+}
+
+inline NextPanels next_panels(const uint8_t* panels, int count, int64_t panel_bytes, int64_t num_parts, int64_t num_passes) {
+    return next_panels(panels, count, panel_bytes, panel_bytes, num_parts, num_passes);
 }
 
 constexpr int64_t MOST_FIRST_PANELS = 96 << 10;  // that are asked for while rows become integers: of a second cache of 512 KiB and more

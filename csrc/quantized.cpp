@@ -5,6 +5,7 @@
 #include "code_products.h"
 #include "integer_rows.h"
 #include "kernels.h"
+#include "stretches.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -30,18 +31,27 @@ template <int BITS, int M, int N>
     }
 }
 
+// A stretch of each panel and row: where it begins, and its pieces where there is one group; the sums that others are added to, and where
+// they are kept if they are not whole behind it. Null: none.
+struct Part {
+    int64_t first_word, first_byte, num_pieces;
+    const KeptSums *begun, *kept;
+};
+
 // M rows times the weights of N panels. Sums are arrays with one index, their loops unrolled early, and the loops around those run
-// at least once: else GCC keeps them in memory.
+// at least once: else GCC keeps them in memory. A function of its own: see dense.cpp.
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED, int M, int N>
-void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, const uint8_t* panel, const NextPanels& ahead,
+[[gnu::noinline]] void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, int64_t index, const Part& part, const NextPanels& ahead,
               Floats (&y)[M][N * PARTS]) {
     constexpr int ALL = N * PARTS, SUMS = M * ALL;
     constexpr int PIECE_BYTES = UNITS * UNIT * PANEL * BITS / 8;  // of codes, in a panel
     auto panel_of = [&](int p) { return p / PARTS * weight.panel_bytes; };
-    const int32_t* x = rows.codes(row);
+    const int32_t* x = rows.codes(row) + part.first_word * M;
     const auto* group = reinterpret_cast<const Group<M>*>(rows.groups(row));
     const auto* outliers = reinterpret_cast<const Outliers<M>*>(rows.outliers(row));
-    const uint8_t *header = panel + weight.header_offset, *next = ahead.from;
+    const uint8_t *panel = weight.panels + index * weight.panel_bytes, *header = panel + weight.header_offset, *next = ahead.from;
+    int64_t num_pieces = ROTATED ? part.num_pieces : rows.num_pieces;
+    panel += part.first_byte;
     Floats totals[SUMS];  // of its own, not y: so it stays in registers
 #pragma GCC unroll MAX_SUMS
     for (int s = 0; s < SUMS; ++s) totals[s] = Floats{};
@@ -61,6 +71,7 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
             Ints sums[SUMS];
 #pragma GCC unroll MAX_SUMS
             for (int s = 0; s < SUMS; ++s) sums[s] = Ints{} + group->minus_zero[s / ALL];
+            if (ROTATED && part.begun) part.begun->load<M, ALL>(row, index, sums);
             int64_t piece = 0;
             do {
                 for (int n = 0; n < N; ++n)
@@ -70,7 +81,8 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
                 if constexpr (!ROTATED) add_outliers<BITS, M, N>(panel, weight.panel_bytes, *outliers++, sums);
                 x += UNITS * M;
                 panel += PIECE_BYTES;
-            } while (++piece < rows.num_pieces);
+            } while (++piece < num_pieces);
+            if (ROTATED && part.kept) return part.kept->store<M, ALL>(row, index, sums);
 #pragma GCC unroll MAX_SUMS
             for (int p = 0; p < ALL; ++p) {
                 const uint8_t* small = header + panel_of(p) + p % PARTS * LANES;
@@ -87,7 +99,7 @@ void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t ro
             ++group;
         } while (BLOCKS && ++in_block < weight.groups_per_block);
         block += weight.groups_per_block;
-    } while (block < rows.num_groups);
+    } while (!ROTATED && block < rows.num_groups);
 #pragma GCC unroll MAX_SUMS
     for (int s = 0; s < SUMS; ++s) y[s / ALL][s % ALL] = totals[s];
 }
@@ -99,25 +111,24 @@ void to_integers(const QuantizedCall& call, const IntegerRows& x, Range panels, 
     else quantize_rows<T, UNITS, ROWS>(call.rows, zero, x, team);
 }
 
-template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED = false>
-void linear(const QuantizedCall& call, const Team& team) {
+template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED>
+void multiply_stretch(const QuantizedCall& call, const IntegerRows& x, const Stretch& stretch, const Team& team) {
     const QuantizedWeight& weight = call.weight;
-    int64_t num_groups = weight.num_inputs / weight.group_size, num_pieces = weight.group_size / (UNITS * UNIT);
-    IntegerRows x{weight.num_inputs, num_groups, num_pieces, call.rows.num_rows, static_cast<uint8_t*>(call.rows.scratch)};
-    int64_t num_panels = call.rows.num_panels(weight.num_outputs);
-    Range panels{weight.panels, call.rows.panels ? 0 : num_panels * weight.panel_bytes};
-    if (call.rows.x_bfloat16) to_integers<BFloat16, BITS, UNITS, ROTATED>(call, x, panels, team);
-    else to_integers<float, BITS, UNITS, ROTATED>(call, x, panels, team);
-    team.wait(panels);
-    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (x.row_bytes() * ROWS)) * ROWS;
+    int64_t num_panels = call.rows.num_panels(weight.num_outputs), num_parts = stretch.count / UNITS;
+    int64_t first_byte = stretch.first * UNIT * PANEL * BITS / 8;
+    int64_t num_bytes = stretch.ends ? weight.panel_bytes - first_byte : stretch.count * UNIT * PANEL * BITS / 8;
+    int64_t row_bytes = x.row_bytes() * stretch.count * UNIT / weight.num_inputs;
+    int64_t block = largest<int64_t>(1, BLOCK_BYTES / (row_bytes * ROWS)) * ROWS;
+    Part part{stretch.first, first_byte, num_parts, stretch.begins ? nullptr : &stretch.kept, stretch.ends ? nullptr : &stretch.kept};
     auto rows_of_panels = [&](int64_t first, int64_t count, int64_t index, auto N) {
-        const uint8_t* panel = weight.panels + index * weight.panel_bytes;
-        NextPanels ahead = next_panels(panel, N, weight.panel_bytes, num_groups * num_pieces, (count + ROWS - 1) / ROWS);
+        const uint8_t* panel = weight.panels + index * weight.panel_bytes + first_byte;
+        NextPanels ahead = next_panels(panel, N, weight.panel_bytes, num_bytes, num_parts, (count + ROWS - 1) / ROWS);
         in_groups<N == 1 ? ROWS : 1>(first, count, [&](int64_t row, auto M) {
-            prefetch_results<N>(call.rows, row, M, index);
+            if (stretch.ends) prefetch_results<N>(call.rows, row, M, index);
             Floats y[M][N * PARTS];
-            multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, M, N>(weight, x, row, panel, ahead, y);
-            ahead.from += num_groups * num_pieces * ahead.step;
+            multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, M, N>(weight, x, row, index, part, ahead, y);
+            ahead.from += num_parts * ahead.step;
+            if (!stretch.ends) return;
             for (int n = 0; n < N; ++n) store_rows(call.rows, weight.num_outputs, row, (index + n) * PANEL, y, n * PARTS);
         });
     };
@@ -127,9 +138,24 @@ void linear(const QuantizedCall& call, const Team& team) {
         });
         return;
     }
-    hand_out_blocks(team, x.num_rows, block, num_panels, weight.panel_bytes, [&](int64_t first, int64_t count, int64_t panel) {
+    hand_out_blocks(team, x.num_rows, block, num_panels, num_bytes, [&](int64_t first, int64_t count, int64_t panel) {
         rows_of_panels(first, count, call.rows.panel(panel), std::integral_constant<int, 1>());
     });
+}
+
+template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED = false>
+void linear(const QuantizedCall& call, const Team& team) {
+    const QuantizedWeight& weight = call.weight;
+    int64_t num_groups = weight.num_inputs / weight.group_size, num_pieces = weight.group_size / (UNITS * UNIT);
+    int64_t num_units = weight.num_inputs / UNIT;
+    Stretches stretches = ROTATED ? Stretches(call.rows, num_units, weight.num_inputs, weight.num_outputs) : Stretches(call.rows, num_units);
+    IntegerRows x{weight.num_inputs, num_groups, num_pieces, call.rows.num_rows, stretches.scratch()};
+    int64_t num_panels = call.rows.num_panels(weight.num_outputs);
+    Range panels{weight.panels, call.rows.panels ? 0 : num_panels * weight.panel_bytes};
+    if (call.rows.x_bfloat16) to_integers<BFloat16, BITS, UNITS, ROTATED>(call, x, panels, team);
+    else to_integers<float, BITS, UNITS, ROTATED>(call, x, panels, team);
+    team.wait(panels);
+    stretches.each(team, [&](const Stretch& stretch) { multiply_stretch<BITS, UNITS, MINIMUM, BLOCKS, ROTATED>(call, x, stretch, team); });
 }
 
 using Linear = void (*)(const QuantizedCall&, const Team&);

@@ -28,7 +28,7 @@ struct QuantizedWeight {
     }
 };
 
-// Scratch (integer_rows.h): for each row K bytes, 12 for each group of inputs, and 8 for each 32 inputs of one, or for a smaller one;
+// Scratch: sums that are kept (linear.h), of weights that are rotated; and (integer_rows.h) for each row K bytes, 12 for each group of inputs, and 8 for each 32 inputs of one, or for a smaller one;
 // of whole tiles of 16 rows.
 struct QuantizedCall {
     QuantizedWeight weight;

@@ -7,6 +7,7 @@
 
 #include "integer_rows.h"
 #include "kernels.h"
+#include "stretches.h"
 #include "tiles.h"
 #include "weight_codes.h"
 
@@ -196,5 +197,54 @@ struct Work {
         return static_cast<int>(left < shape.rows ? left : shape.rows);
     }
 };
+
+// Those of one group are multiplied in stretches.
+inline Stretches stretches_of(const QuantizedCall& call) {
+    int64_t num_units = call.weight.num_inputs / UNIT;
+    return call.weight.rotated ? Stretches(call.rows, num_units, call.weight.num_inputs, call.weight.num_outputs) : Stretches(call.rows, num_units);
+}
+
+// Where there is more than one.
+void quantized_linear_in_stretches(QuantizedCall call, const Team& team);
+
+// Of each file its own, and a part of what calls it: so the compiler makes the same code of a file's kernels whoever else includes this.
+namespace {
+
+template <typename T>
+void to_integers(const QuantizedCall& call, const Shape& shape, const IntegerRows& x, Range panels, const Team& team) {
+    if (call.weight.rotated) quantize_rotated_tiles<T>(call.rows, call.weight.zero, shape, x, Ahead(team, panels, MOST_FIRST_PANELS), team);
+    else quantize_tiles<T>(call.rows, call.weight.zero, shape, x, team);
+}
+
+[[gnu::always_inline]] inline Work work_of(const QuantizedCall& call, const GateCall* gate) {
+    const QuantizedWeight& weight = call.weight;
+    Shape shape;
+    shape.num_row_tiles = (call.rows.num_rows + TILE_ROWS - 1) / TILE_ROWS;
+    shape.rows = static_cast<int>((call.rows.num_rows + shape.num_row_tiles - 1) / shape.num_row_tiles);
+    shape.units = weight.group_size % TILE_BYTES ? PIECE_UNITS : TILE_BYTES / UNIT;
+    shape.num_groups = weight.num_inputs / weight.group_size;
+    shape.tiles_of_group = weight.group_size / (shape.units * UNIT);
+    shape.pieces_of_group = weight.group_size / (PIECE_UNITS * UNIT);
+    bool tile_by_tile = weight.rotated && shape.units * UNIT == TILE_BYTES;
+    shape.x_stride = tile_by_tile ? TILE_BYTES : weight.num_inputs;
+    shape.x_step = shape.units * UNIT * (tile_by_tile ? shape.rows : 1);
+    IntegerRows x{weight.num_inputs, shape.num_groups, shape.pieces_of_group, shape.num_row_tiles * TILE_ROWS,
+                  static_cast<uint8_t*>(call.rows.scratch)};
+    return {call, gate, shape, x};
+}
+
+// Rows become integers, and tiles are as large as they are.
+[[gnu::always_inline]] inline void begin(const Work& work, const Team& team) {
+    const QuantizedCall& call = work.call;
+    const Shape& shape = work.shape;
+    Range panels{call.weight.panels, work.num_panels() * call.weight.panel_bytes, work.gate ? 2 : 1};
+    if (call.rows.x_bfloat16) to_integers<BFloat16>(call, shape, work.x, panels, team);
+    else to_integers<float>(call, shape, work.x, panels, team);
+    team.wait(panels);
+    TileShape of_sums{shape.rows, TILE_BYTES}, of_x{shape.rows, shape.units * UNIT}, of_weights{shape.units, TILE_BYTES};
+    begin_tiles({of_sums, of_sums, of_sums, of_sums, of_x, of_x, of_weights, of_weights});
+}
+
+}  // namespace
 
 }  // namespace quire::QUIRE_TILES

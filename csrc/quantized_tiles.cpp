@@ -125,33 +125,10 @@ bool is_faster(const QuantizedWeight& weight, int64_t num_rows) {
     return num_rows >= (weight.group_size > PIECE_UNITS * UNIT ? FEWEST_ROWS_OF_GROUPS : FEWEST_ROWS_OF_PIECES);
 }
 
-template <typename T>
-void to_integers(const QuantizedCall& call, const Shape& shape, const IntegerRows& x, Range panels, const Team& team) {
-    if (call.weight.rotated) quantize_rotated_tiles<T>(call.rows, call.weight.zero, shape, x, Ahead(team, panels, MOST_FIRST_PANELS), team);
-    else quantize_tiles<T>(call.rows, call.weight.zero, shape, x, team);
-}
-
 void multiply_all(const QuantizedCall& call, const GateCall* gate, const Team& team) {
     const QuantizedWeight& weight = call.weight;
-    Shape shape;
-    shape.num_row_tiles = (call.rows.num_rows + TILE_ROWS - 1) / TILE_ROWS;
-    shape.rows = static_cast<int>((call.rows.num_rows + shape.num_row_tiles - 1) / shape.num_row_tiles);
-    shape.units = weight.group_size % TILE_BYTES ? PIECE_UNITS : TILE_BYTES / UNIT;
-    shape.num_groups = weight.num_inputs / weight.group_size;
-    shape.tiles_of_group = weight.group_size / (shape.units * UNIT);
-    shape.pieces_of_group = weight.group_size / (PIECE_UNITS * UNIT);
-    bool tile_by_tile = weight.rotated && shape.units * UNIT == TILE_BYTES;
-    shape.x_stride = tile_by_tile ? TILE_BYTES : weight.num_inputs;
-    shape.x_step = shape.units * UNIT * (tile_by_tile ? shape.rows : 1);
-    IntegerRows x{weight.num_inputs, shape.num_groups, shape.pieces_of_group, shape.num_row_tiles * TILE_ROWS,
-                  static_cast<uint8_t*>(call.rows.scratch)};
-    Work work{call, gate, shape, x};
-    Range panels{weight.panels, work.num_panels() * weight.panel_bytes, gate ? 2 : 1};
-    if (call.rows.x_bfloat16) to_integers<BFloat16>(call, shape, x, panels, team);
-    else to_integers<float>(call, shape, x, panels, team);
-    team.wait(panels);
-    TileShape of_sums{shape.rows, TILE_BYTES}, of_x{shape.rows, shape.units * UNIT}, of_weights{shape.units, TILE_BYTES};
-    begin_tiles({of_sums, of_sums, of_sums, of_sums, of_x, of_x, of_weights, of_weights});
+    Work work = work_of(call, gate);
+    begin(work, team);
     if (weight.rotated) one_group(work, team);
     else if (weight.has_minimum && weight.zero) groups<true, true>(work, team);
     else if (weight.has_minimum) groups<false, true>(work, team);
@@ -163,6 +140,7 @@ void multiply_all(const QuantizedCall& call, const GateCall* gate, const Team& t
 
 void quantized_linear(const QuantizedCall& call, const Team& team) {
     if (call.rows.panels || !is_faster(call.weight, call.rows.num_rows)) return QUIRE_ISA::quantized_linear(call, team);
+    if (!stretches_of(call).one()) return quantized_linear_in_stretches(call, team);
     multiply_all(call, nullptr, team);
 }
 

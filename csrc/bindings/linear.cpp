@@ -167,6 +167,7 @@ void bind_linear(nb::module_& module) {
                nb::arg("x"), nb::arg("token_ids"), nb::arg("largest"), nb::arg("scratch"), nb::arg("members"), nb::arg("num_rows"),
                nb::arg("num_threads"));
     module.attr("LARGEST_OF_ROW_BYTES") = LARGEST_OF_ROW_BYTES;
+    module.def("bytes_of_kept_sums", &bytes_of_kept_sums, nb::kw_only(), nb::arg("num_rows"), nb::arg("row_bytes"), nb::arg("num_inputs"), nb::arg("num_outputs"));
     module.def("dense_rows", &dense_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),
                nb::arg("num_indices"), nb::arg("y"), nb::arg("num_threads"));
     module.def("panel_rows", &panel_rows, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("indices"),

@@ -12,6 +12,7 @@ from quire.checkpoint.model_config import ModelConfig
 from quire.config import MAX_RECORDED_TOKENS
 from quire.core.kv_layout import BYTES_PER_ELEMENT
 from quire.core.native import has_native_module
+from quire.kernels.native_module import module
 from quire.kernels.native_sketch import FINE, can_sketch, empty_sketch
 from quire.plan.native_activations import ROWS_SEARCHED_FOR, native_activation_bytes, search_bytes
 from quire.worker.step_programs import MAX_ROWS_TO_SEARCH
@@ -30,6 +31,22 @@ def test_what_has_no_sketch_needs_none(smollm2_config: ModelConfig, width: int) 
     narrow = replace(smollm2_config, hidden_size=width)
     assert (search_bytes(narrow) > 0) is can_sketch(width)
     assert search_bytes(replace(narrow, final_logit_softcap=30.0)) == 0
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+@pytest.mark.parametrize(("hidden", "inner"), [(512, 4160), (512, 4096), (4224, 4160)])
+def test_sums_that_are_kept_between_stretches_are_counted(smollm2_config: ModelConfig, hidden: int, inner: int) -> None:
+    kept = module().bytes_of_kept_sums(num_rows=64, row_bytes=2 * inner, num_inputs=inner, num_outputs=hidden)
+    narrow, wide = (replace(smollm2_config, hidden_size=hidden, intermediate_size=width) for width in (64, inner))
+    planned = [
+        native_activation_bytes(model, bytes_per_element=2, num_tokens=64, num_rows=1) for model in (narrow, wide)
+    ]
+    floats = 64 * 2 * (3 * inner + inner - _values_of_attention(narrow) - 64)
+    assert planned[1] - planned[0] == floats + kept
+
+
+def _values_of_attention(model: ModelConfig) -> int:
+    return 2 * model.head_dim * (model.num_heads + model.num_kv_heads)
 
 
 @pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")

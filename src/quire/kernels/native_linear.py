@@ -277,13 +277,27 @@ def _dense_scratch(x: Tensor, weight: DensePanels) -> Array:
     """bfloat16 becomes float32 where the processor does not multiply it."""
     units = weight.memory.shape[1] // per_unit(weight.dtype)
     unit_bytes = UNIT * DType.FLOAT32.itemsize // weight.dtype.itemsize
-    return empty_array((_whole_tiles(x.shape[0]) * _whole_tiles(units) * unit_bytes,), DType.UINT8)
+    rows = _whole_tiles(x.shape[0]) * _whole_tiles(units) * unit_bytes
+    return _scratch(rows + _kept_sums(x.shape[0], units * UNIT, weight.num_inputs, weight.num_outputs))
 
 
 def _quantized_scratch(x: Tensor, layout: PanelLayout) -> Array:
     num_groups, num_pieces = (layout.num_inputs // size for size in (layout.group_size, min(layout.group_size, PIECE)))
     row_bytes = layout.num_inputs + GROUP_BYTES * num_groups + PIECE_BYTES * num_pieces
-    return empty_array((_whole_tiles(x.shape[0]) * row_bytes,), DType.UINT8)
+    kept = _kept_sums(x.shape[0], layout.num_inputs, layout.num_inputs, layout.num_outputs) if layout.rotated else 0
+    return _scratch(_whole_tiles(x.shape[0]) * row_bytes + kept)
+
+
+def _kept_sums(num_rows: int, row_bytes: int, num_inputs: int, num_outputs: int) -> int:
+    """Bytes of sums between stretches of inputs (csrc/stretches.h); 0 where all inputs are multiplied at once."""
+    kept: int = module().bytes_of_kept_sums(
+        num_rows=num_rows, row_bytes=row_bytes, num_inputs=num_inputs, num_outputs=num_outputs
+    )
+    return kept
+
+
+def _scratch(num_bytes: int) -> Array:
+    return empty_array((num_bytes,), DType.UINT8)
 
 
 def _output(x: T, num_inputs: int, num_outputs: int, output: T | None) -> T:

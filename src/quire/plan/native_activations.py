@@ -11,6 +11,8 @@ from quire.checkpoint.model_config import ModelConfig
 
 ROWS_SEARCHED_FOR = 4
 """By one step, for most likely tokens."""
+LONG_ROW_BYTES = 8192
+"""Rows with more inputs than this many bytes of weights are multiplied a stretch of them at a time (csrc/linear.h)."""
 
 
 def native_activation_bytes(model: ModelConfig, *, bytes_per_element: int, num_tokens: int, num_rows: int) -> int:
@@ -30,8 +32,9 @@ def search_bytes(model: ModelConfig) -> int:
 
 def _bytes_per_token(model: ModelConfig, size: int) -> int:
     """Residual and norm 2 D, and one half of a layer: attention's projections and output (2 H + 2 G) E, or the MLP's and what is made
-    of them; and the inputs of the MLP's last layer once more, as that multiplies them."""
+    of them; and the inputs of the MLP's last layer once more, as that multiplies them, with its sums where these are kept."""
     query, key = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     inner = model.intermediate_size
     mlp = (3 if model.gated_mlp else 2) * inner
-    return size * (2 * model.hidden_size + max(2 * query + 2 * key, mlp) + inner)
+    kept_sums = 4 * model.hidden_size if size * inner > LONG_ROW_BYTES and model.hidden_size <= inner else 0
+    return size * (2 * model.hidden_size + max(2 * query + 2 * key, mlp) + inner) + kept_sums
