@@ -10,6 +10,7 @@ namespace quire::QUIRE_TILES {
 using namespace quire::QUIRE_ISA;
 
 constexpr int64_t STRETCH_BLOCK_BYTES = 820 << 10;  // of rows that stay in a core's second cache while the panels pass
+constexpr int64_t FEWEST_OWN_STRETCH_TILES = 4;  // of rows, from which on a member passes all panels
 constexpr int ROWS_PUT = 4;  // at one time
 
 // Sums in tiles 0 to 3, x in 4 and 5, weights in 6 and 7. Up to two tiles of rows times up to two neighbouring panels. `Operands` loads
@@ -54,7 +55,7 @@ template <typename Operands>
 void multiply_stretch(const Operands& operands, const Stretch& stretch, const Team& team) {
     int64_t num_bytes = stretch.count * UNIT * PANEL, num_tiles = (stretch.count + operands.units - 1) / operands.units;
     int64_t block = largest<int64_t>(1, STRETCH_BLOCK_BYTES / (stretch.count * UNIT * 2 * TILE_ROWS)) * 2;
-    block = rows_of_block(operands.num_row_tiles, 2, 4, block, team);
+    block = rows_of_block(operands.num_row_tiles, 2, FEWEST_OWN_STRETCH_TILES, block, team);
     hand_out_blocks(team, operands.num_row_tiles, block, (operands.num_panels + 1) / 2, 2 * num_bytes * TILE_ROWS,
                     [&](int64_t first, int64_t count, int64_t pair) {
         int64_t panel = 2 * pair, last = first + count;

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tiny_models import save_tiny_llama
 
 from quire import LLM, SamplingParams
 from quire.core.native import has_native_module
@@ -95,6 +96,17 @@ def test_the_bits_of_each_instruction_set(
     expected = run(str(tiny_gemma), num_threads=2, **config)
     assert run(str(tiny_gemma), enforce_eager=True, num_threads=1, max_num_seqs=1, **config) == expected
     assert run(str(tiny_gemma), max_num_batched_tokens=17, num_threads=1, **config) == expected
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+def test_the_bits_of_layers_with_many_inputs(instruction_set: str, quantization: str, tmp_path: Path) -> None:
+    """Whose rows are multiplied a stretch of their inputs at a time, but for 16 of them."""
+    name = str(save_tiny_llama(tmp_path, intermediate_size=8448))
+    config = {"instruction_set": instruction_set, "quantization": quantization, "dtype": "bfloat16"}
+    expected = run(name, num_threads=2, **config)
+    assert run(name, enforce_eager=True, num_threads=1, **config) == expected
+    assert run(name, max_num_batched_tokens=16, num_threads=1, **config) == expected
 
 
 @pytest.mark.parametrize(
