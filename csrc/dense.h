@@ -14,8 +14,8 @@ struct DenseWeight {
     bool bfloat16;
 };
 
-// x has the weight's type. Scratch: sums that are kept (linear.h); of R rows, rounded up to 16, the units, rounded up to 16; as float32 where the processor does not
-// multiply bfloat16.
+// x has the weight's type. Scratch: sums that are kept (linear.h); of R rows, rounded up to 16, the units, rounded up to 16; as float32
+// where the processor does not multiply bfloat16.
 struct DenseCall {
     DenseWeight weight;
     LinearRows rows;

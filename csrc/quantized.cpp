@@ -31,27 +31,20 @@ template <int BITS, int M, int N>
     }
 }
 
-// A stretch of each panel and row: where it begins, and its pieces where there is one group; the sums that others are added to, and where
-// they are kept if they are not whole behind it. Null: none.
-struct Part {
-    int64_t first_word, first_byte, num_pieces;
-    const KeptSums *begun, *kept;
-};
-
 // M rows times the weights of N panels. Sums are arrays with one index, their loops unrolled early, and the loops around those run
 // at least once: else GCC keeps them in memory. A function of its own: see dense.cpp.
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED, int M, int N>
-[[gnu::noinline]] void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, int64_t index, const Part& part, const NextPanels& ahead,
+[[gnu::noinline]] void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, int64_t index, const Stretch& stretch, const NextPanels& ahead,
               Floats (&y)[M][N * PARTS]) {
     constexpr int ALL = N * PARTS, SUMS = M * ALL;
     constexpr int PIECE_BYTES = UNITS * UNIT * PANEL * BITS / 8;  // of codes, in a panel
     auto panel_of = [&](int p) { return p / PARTS * weight.panel_bytes; };
-    const int32_t* x = rows.codes(row) + part.first_word * M;
+    const int32_t* x = rows.codes(row) + stretch.first * M;
     const auto* group = reinterpret_cast<const Group<M>*>(rows.groups(row));
     const auto* outliers = reinterpret_cast<const Outliers<M>*>(rows.outliers(row));
     const uint8_t *panel = weight.panels + index * weight.panel_bytes, *header = panel + weight.header_offset, *next = ahead.from;
-    int64_t num_pieces = ROTATED ? part.num_pieces : rows.num_pieces;
-    panel += part.first_byte;
+    int64_t num_pieces = ROTATED ? stretch.count / UNITS : rows.num_pieces;
+    panel += stretch.first / UNITS * PIECE_BYTES;
     Floats totals[SUMS];  // of its own, not y: so it stays in registers
 #pragma GCC unroll MAX_SUMS
     for (int s = 0; s < SUMS; ++s) totals[s] = Floats{};
@@ -71,7 +64,7 @@ template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED, int M, i
             Ints sums[SUMS];
 #pragma GCC unroll MAX_SUMS
             for (int s = 0; s < SUMS; ++s) sums[s] = Ints{} + group->minus_zero[s / ALL];
-            if (ROTATED && part.begun) part.begun->load<M, ALL>(row, index, sums);
+            if (ROTATED && !stretch.begins) stretch.kept.load<M, ALL>(row, index, sums);
             int64_t piece = 0;
             do {
                 for (int n = 0; n < N; ++n)
@@ -82,7 +75,7 @@ template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED, int M, i
                 x += UNITS * M;
                 panel += PIECE_BYTES;
             } while (++piece < num_pieces);
-            if (ROTATED && part.kept) return part.kept->store<M, ALL>(row, index, sums);
+            if (ROTATED && !stretch.ends) return stretch.kept.store<M, ALL>(row, index, sums);
 #pragma GCC unroll MAX_SUMS
             for (int p = 0; p < ALL; ++p) {
                 const uint8_t* small = header + panel_of(p) + p % PARTS * LANES;
@@ -119,14 +112,13 @@ void multiply_stretch(const QuantizedCall& call, const IntegerRows& x, const Str
     int64_t num_bytes = stretch.ends ? weight.panel_bytes - first_byte : stretch.count * UNIT * PANEL * BITS / 8;
     int64_t row_bytes = x.row_bytes() * stretch.count * UNIT / weight.num_inputs;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (row_bytes * ROWS)) * ROWS;
-    Part part{stretch.first, first_byte, num_parts, stretch.begins ? nullptr : &stretch.kept, stretch.ends ? nullptr : &stretch.kept};
     auto rows_of_panels = [&](int64_t first, int64_t count, int64_t index, auto N) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes + first_byte;
         NextPanels ahead = next_panels(panel, N, weight.panel_bytes, num_bytes, num_parts, (count + ROWS - 1) / ROWS);
         in_groups<N == 1 ? ROWS : 1>(first, count, [&](int64_t row, auto M) {
             if (stretch.ends) prefetch_results<N>(call.rows, row, M, index);
             Floats y[M][N * PARTS];
-            multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, M, N>(weight, x, row, index, part, ahead, y);
+            multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, M, N>(weight, x, row, index, stretch, ahead, y);
             ahead.from += num_parts * ahead.step;
             if (!stretch.ends) return;
             for (int n = 0; n < N; ++n) store_rows(call.rows, weight.num_outputs, row, (index + n) * PANEL, y, n * PARTS);
