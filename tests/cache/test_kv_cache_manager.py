@@ -71,6 +71,25 @@ def test_a_copy_of_a_copy_not_made_yet_reads_the_original() -> None:
     assert kv.take_copies() == []
 
 
+def test_a_block_may_be_copied_and_copied_to_in_one_step() -> None:
+    """Two parents are gone before the copies of their blocks are made, and grandchildren get those blocks."""
+    kv = KVCacheManager(kv_config(), model_identity="m")
+    parents, children, grandchildren = ([make_sequence(3 * g + i, [i] * 3) for i in (0, 1)] for g in range(3))
+    assert all(admit(kv, parent, 3) for parent in parents)
+    of_parents = [kv.block_ids(parent)[0][0] for parent in parents]
+    for parent, child in zip(parents, children, strict=True):
+        assert kv.fork(parent, child, 2)
+        assert kv.make_writable(child, 2)
+    for parent in parents:
+        kv.free(parent)
+    for child, grandchild in zip(children, grandchildren, strict=True):
+        assert kv.fork(child, grandchild, 2)
+        assert kv.make_writable(grandchild, 2)
+    assert [kv.block_ids(grandchild)[0][0] for grandchild in grandchildren] == of_parents[::-1]
+    of_others = [kv.block_ids(sequence)[0][0] for sequence in (*children, *grandchildren)]
+    assert kv.take_copies() == list(zip(of_parents * 2, of_others, strict=True))
+
+
 def test_a_copy_whose_holder_is_gone_is_not_made() -> None:
     kv = KVCacheManager(kv_config(), model_identity="m")
     parent, child, other = (make_sequence(i, list(range(10))) for i in range(3))

@@ -92,16 +92,11 @@ class SimulatedWorker:
                     table += block_ids
 
     def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
-        """All at once or one after the other must make no difference."""
         destinations = [destination for _, destination in copies]
         assert len(set(destinations)) == len(destinations), "two copies to one block"
         assert NULL_BLOCK not in destinations
         offsets = range(self._config.block_size)
-        at_once = {(d, o): self._content.get((s, o), 0) for s, d in copies for o in offsets}
-        for source, destination in copies:
-            for offset in offsets:
-                self._content[destination, offset] = self._content.get((source, offset), 0)
-        assert all(self._content[slot] == content for slot, content in at_once.items()), "copies depend on their order"
+        self._content |= {(d, o): self._content.get((s, o), 0) for s, d in copies for o in offsets}
 
     def _slot(self, table: list[int], position: int) -> Slot:
         block = table[position // self._config.block_size]

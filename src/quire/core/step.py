@@ -50,7 +50,9 @@ class StepPlan(msgspec.Struct):
     new_rows: list[NewRow]
     released_seq_ids: list[int]
     block_copies: list[tuple[int, int]]
-    """(source, destination) block ids, copied in every layer before anything is computed (copy on write)."""
+    """(source, destination) block ids, copied in every layer before anything is computed (copy on write).
+
+    All sources are read before any destination is written: a block may be both, for different sequences."""
     num_tokens: int
 
     @property
