@@ -45,7 +45,7 @@ assert not loaded, f"an engine that starts loads {loaded}"
 
 RUN_TESTS = """
 import pytest
-raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not nightly", "tests/cache", "tests/scheduler", "tests/plan"]))
+raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not nightly and not real", "tests/cache", "tests/scheduler", "tests/plan"]))
 """
 
 

@@ -127,24 +127,24 @@ def test_bits_are_those_of_rows_that_share_no_blocks(
     common = [make_tokens(shape, length, seed=length, dtype=dtype) for length in (200, 330)]
     prefix_of = [r // neighbours % 2 for r in range(10)]
     rows = [joined(common[prefix_of[r]], make_tokens(shape, 7 + r, seed=r, dtype=dtype)) for r in range(10)]
+    apart, together = (
+        PagedRows(backend(instruction_set), shape, rows, block_size=block_size, seed=seed, kv_dtype=kv_dtype)
+        for seed in (0, 3)
+    )
+    known = [len(row) - 7 - r for r, row in enumerate(rows)]
+    apart.step(dict(enumerate(known)))
+    for r in range(10):
+        shared = known[r] // block_size
+        if r not in (0, neighbours):
+            together.tables[r][:shared] = together.tables[prefix_of[r] * neighbours][:shared]
+            together.num_computed[r] = shared * block_size
+        if known[r] > together.num_computed[r]:
+            together.step({r: known[r] - together.num_computed[r]})
     threads = native.thread_count()
     try:
         for num_threads in (1, 2):
             native.use_num_threads(num_threads)
-            apart, together = (
-                PagedRows(backend(instruction_set), shape, rows, block_size=block_size, seed=seed, kv_dtype=kv_dtype)
-                for seed in (0, 3)
-            )
-            for r, row in enumerate(rows):
-                apart.step({r: len(row) - 7 - r})
-                shared = (len(row) - 7 - r) // block_size
-                if r in (0, neighbours):
-                    together.step({r: len(row) - 7 - r})
-                    continue
-                together.tables[r][:shared] = together.tables[prefix_of[r] * neighbours][:shared]
-                together.num_computed[r] = shared * block_size
-                if len(row) - 7 - r > shared * block_size:
-                    together.step({r: len(row) - 7 - r - shared * block_size})
+            apart.num_computed, together.num_computed = known.copy(), known.copy()
             for counts in ({r: 3 + r % 2 for r in range(10)}, dict.fromkeys(range(10), 1)):
                 expected, found = apart.step(counts), together.step(counts)
                 assert all(torch.equal(found[r], expected[r]) for r in counts)

@@ -49,6 +49,7 @@ def _values_of_attention(model: ModelConfig) -> int:
     return 2 * model.head_dim * (model.num_heads + model.num_kv_heads)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 @pytest.mark.parametrize("model_name", ["smollm2", "gemma3-270m"])
 @pytest.mark.parametrize(("dtype", "quantization"), [("float32", "none"), ("bfloat16", "none"), ("bfloat16", "stored")])
