@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "linear_rows.h"
+#include "quantized.h"
 #include "rotation.h"
 #include "two_largest.h"
 #include "units.h"
@@ -15,7 +16,7 @@ constexpr float MOST = 127.0f;   // of a code
 constexpr int OUTLIER = 128;     // what an outlier's second code counts
 // So many times as large as the others is an outlier: of a group of one piece, which has its own scale, and of one of several.
 constexpr float APART = 3.0f, APART_OF_SEVERAL = 2.0f;
-constexpr int MAX_PIECES = 512;  // of a group: then whole sums of products are int32 (parts of them may wrap, and wrap back)
+constexpr int MAX_PIECES = LARGEST_GROUP / 32;  // of a group that has outliers
 
 // A group of inputs of M rows: what its products with a panel are scaled by.
 template <int M>
@@ -294,11 +295,14 @@ void quantize_rows(const LinearRows& rows, int zero, const IntegerRows& x, const
 
 // What a row becomes when it is rotated, normalized before where the rows say so: by its scale alone, for integers are the same.
 template <typename T>
-inline Rotated rotate_row(const LinearRows& rows, int64_t row, int64_t num_inputs, float* to) {
+inline Rotated rotate_row(const LinearRows& rows, int64_t row, int64_t num_inputs, int64_t parts, float* to) {
     const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride;
-    if (!rows.norm_weight) return {rotate(from, num_inputs, to), 1.0f / NEIGHBOURS_GAIN};
+    if (!rows.norm_weight) {
+        PlainRow<T> plain{from};
+        return {rotate_parts(plain, num_inputs, parts, to), 1.0f / NEIGHBOURS_GAIN};
+    }
     WeightedRow<T> weighted{from, rows.norm_weight};
-    float most = rotate(weighted, num_inputs, ROTATION_STRIDE, to);
+    float most = rotate_parts(weighted, num_inputs, parts, to);
     return {most, weighted.rms_scale(num_inputs, rows.norm_eps) / NEIGHBOURS_GAIN};
 }
 
@@ -309,11 +313,12 @@ constexpr int64_t ASKED_PER_INPUT = 4;
 template <typename T, int ROWS>
 void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& x, Ahead panels, const Team& team) {
     std::vector<Line> rotated(num_lines(x.num_inputs));
+    int64_t parts = parts_left_apart(x.num_inputs);
     share(team, x.num_rows, [&](int64_t row) {
         int64_t first = row / ROWS * ROWS;
         int count = static_cast<int>(x.num_rows - first < ROWS ? x.num_rows - first : ROWS), i = static_cast<int>(row - first);
         GroupOfRow to{x.codes(first) + i, x.groups(first), nullptr, count, i, count};
-        Rotated found = rotate_row<T>(rows, row, x.num_inputs, rotated.data()->lanes);
+        Rotated found = rotate_row<T>(rows, row, x.num_inputs, parts, rotated.data()->lanes);
         put_rotated<false>(rotated.data()->lanes, found, x.num_inputs, zero, to);
         panels.ask(ASKED_PER_INPUT * x.num_inputs);
     });

@@ -7,6 +7,10 @@
 
 namespace quire {
 
+// Of inputs: sums of products with more do not fit 32 bits (of parts of them they may wrap, and wrap back), where each 32 have an outlier that
+// is as large as it can be; and of rotated rows, which have none.
+constexpr int LARGEST_GROUP = 16384, LARGEST_ROTATED_GROUP = 65536;
+
 // A weight is scale * (code - zero) + minimum. Scales and minima are those of groups of `group_size` inputs: float16
 // numbers d and m of each `groups_per_block` groups, times the group's own small integers where these are more than one.
 // A panel holds, for each group, the codes: unit by unit, 4 codes of each of the 16 outputs (with 4 bits two units share
@@ -22,6 +26,7 @@ struct QuantizedWeight {
     // Each kind is compiled, in several sizes and for every instruction set: those that there are, of rounded weights and of GGUF's types,
     // of which one alone has groups of 16 (Q6_K).
     bool is_known() const {
+        if (group_size > (rotated ? LARGEST_ROTATED_GROUP : LARGEST_GROUP)) return false;
         if (rotated) return bits == 8 && group_size == num_inputs && groups_per_block == 1 && !has_minimum && group_size % 32 == 0;
         if (group_size == 16) return bits == 8 && groups_per_block > 1 && !has_minimum;
         return (bits == 4 || bits == 8) && group_size % 32 == 0 && (groups_per_block == 1 || has_minimum);

@@ -126,6 +126,7 @@ template <typename T>
 void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, Ahead panels, const Team& team) {
     int64_t lines_of_row = static_cast<int64_t>(num_lines(x.num_inputs)), step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
     std::vector<Line> rotated(2 * lines_of_row);
+    int64_t parts = parts_left_apart(x.num_inputs);
     Rotated found[2];
     auto memory = [&](int64_t row) { return rotated[row % 2 * lines_of_row].lanes; };
     auto put_row = [&](int64_t row) {
@@ -138,7 +139,7 @@ void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape
     };
     std::optional<int64_t> previous;
     share(team, rows.num_rows, [&](int64_t row) {
-        found[row % 2] = rotate_row<T>(rows, row, x.num_inputs, memory(row));
+        found[row % 2] = rotate_row<T>(rows, row, x.num_inputs, parts, memory(row));
         if (previous) put_row(*previous);
         previous = row;
         panels.ask(ASKED_PER_INPUT * x.num_inputs);

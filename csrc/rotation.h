@@ -35,7 +35,7 @@ inline Floats meet_neighbours(Floats v) {
     return sums_and_differences<2>(sums_and_differences<1>(v, ALL), ALL);
 }
 
-// How many values meet in the next stage, where `left` are: 1 when there is none. A lone factor 2 is left out.
+// How many values meet in the next stage, where `left` are: 1 when there is none. A lone factor 2 is left out, larger ones have windows.
 inline int next_radix(int64_t left) {
     for (int radix : {4, 6, 3, 5, 7})
         if (left % radix == 0) return radix;
@@ -176,15 +176,41 @@ extern template float rotate(WeightedRow<float>&, int64_t, int64_t, float*);
 extern template float rotate(WeightedRow<BFloat16>&, int64_t, int64_t, float*);
 #endif
 
+// How many parts of a row the stages leave apart from each other: a factor of 11 or more, with a lone 2.
+inline int64_t parts_left_apart(int64_t count) {
+    int64_t left = count / ROTATION_STRIDE;
+    for (int radix = next_radix(left); radix > 1; radix = next_radix(left)) left /= radix;
+    return left;
+}
+
+// Many parts meet in windows, two stages in each: of 4, and 3 to 7 of these groups. The last window reaches back over the one before.
+constexpr int64_t FEW_PARTS = 2;
+
+// As `rotate`, of a row with many parts.
+float rotate_with_windows(PlainRow<float>& from, int64_t count, int64_t parts, float* to);
+float rotate_with_windows(PlainRow<BFloat16>& from, int64_t count, int64_t parts, float* to);
+float rotate_with_windows(WeightedRow<float>& from, int64_t count, int64_t parts, float* to);
+float rotate_with_windows(WeightedRow<BFloat16>& from, int64_t count, int64_t parts, float* to);
+
+void rotate_windows_back(float* row, int64_t count, int64_t parts);
+
+// All of a row, whose `parts` are known.
+template <typename Row>
+inline float rotate_parts(Row& from, int64_t count, int64_t parts, float* to) {
+    return parts > FEW_PARTS ? rotate_with_windows(from, count, parts, to) : rotate(from, count, ROTATION_STRIDE, to);
+}
+
 template <typename T>
 inline float rotate(const T* from, int64_t count, float* to) {
     PlainRow<T> row{from};
-    return rotate(row, count, ROTATION_STRIDE, to);
+    return rotate_parts(row, count, parts_left_apart(count), to);
 }
 
-// A rotated row, which did not become larger, as it was before.
+// A rotated row, which did not become larger, as it was before. But for the windows all is its own inverse.
 inline void rotate_back(float* row, int64_t count) {
-    rotate(row, count, row);
+    PlainRow<float> from{row};
+    rotate(from, count, ROTATION_STRIDE, row);
+    if (int64_t parts = parts_left_apart(count); parts > FEW_PARTS) rotate_windows_back(row, count, parts);
     for (int64_t k = 0; k < count; k += LANES) store(row + k, load(row + k) / NEIGHBOURS_GAIN);
 }
 

@@ -16,7 +16,7 @@ from tests.kernels.torch_arrays import as_torch
 from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
-from quire.core.quantization import ROUNDINGS, Rounding
+from quire.core.quantization import LARGEST_ROTATED_GROUP, ROUNDINGS, Rounding
 from quire.kernels import native
 from quire.kernels.dtype import dtype_of
 from quire.kernels.native_linear import panel_rows, quantized_gated, quantized_linear
@@ -31,7 +31,7 @@ from quire.kernels.panels import (
     layout_of_blocks,
     pack_blocks,
 )
-from quire.kernels.rotation import rotated
+from quire.kernels.rotation import rotated, rotated_back
 from quire.kernels.tensor import Normalized
 from quire.quantization.rounding import round_rows
 
@@ -68,7 +68,7 @@ def make_rounded(rounding: Rounding, floats: np.ndarray) -> tuple[PanelWeight, t
     if rows.minimum is not None:
         values += rows.minimum.astype(np.float32)[..., None]
     values = values.reshape(floats.shape)
-    return weight, torch.from_numpy(rotated(values) if rows.rotated else values)
+    return weight, torch.from_numpy(rotated_back(values) if rows.rotated else values)
 
 
 def make_stored(
@@ -107,7 +107,7 @@ def rounded(x: torch.Tensor, layout: PanelLayout) -> torch.Tensor:
     """The torch twin of what the kernel does to activations, in float64."""
     groups, scale = scales(x, layout)
     back = torch.where(scale > 0, (groups / scale).round() * scale, 0.0).view(x.shape)
-    return torch.from_numpy(rotated(back.numpy())) if layout.rotated else back
+    return torch.from_numpy(rotated_back(back.numpy())) if layout.rotated else back
 
 
 def half_way(x: torch.Tensor, layout: PanelLayout) -> torch.Tensor:
@@ -151,6 +151,19 @@ def test_the_largest_codes_of_one_sign_do_not_overflow(name: str, instruction_se
     x[1] = -1.0
     x[2, ::2] = -1.0
     assert_close(quantized_linear(x, weight, instruction_set=instruction_set), x, weight, floats)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_largest_sums_of_the_longest_rotated_rows_do_not_overflow(sign: int, instruction_set: str) -> None:
+    num_inputs = LARGEST_ROTATED_GROUP
+    even = rotated_back(np.ones((1, num_inputs), np.float32))  # becomes ones again
+    weight, floats = make_rounded(ROUNDINGS["int8"], np.repeat(sign * even, 24, 0))
+    assert weight.layout.rotated
+    x = torch.from_numpy(np.repeat(even, 19, 0))
+    x[1] = -x[0]
+    assert_close(quantized_linear(x, weight, instruction_set=instruction_set), x, weight, floats)
+    assert_close(quantized_linear(x[:1], weight, instruction_set=instruction_set), x[:1], weight, floats)
 
 
 @given(
@@ -202,6 +215,8 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
         {"rotated": True},
         {"rotated": True, "group_size": 96, "bits": 4},
         {"rotated": True, "group_size": 96, "has_minimum": True},
+        {"num_inputs": 16384 + 32, "group_size": 16384 + 32},
+        {"num_inputs": 65536 + 32, "group_size": 65536 + 32, "rotated": True},
     ],
     ids=str,
 )
@@ -210,7 +225,7 @@ def test_kinds_that_no_kernel_was_compiled_for_are_refused(changes: dict[str, An
     weight, _ = make_weight("Q8_0", 16, 3)
     other = empty_panels(replace(weight.layout, **changes))
     with pytest.raises(ValueError, match="No kernel multiplies weights of this kind"):
-        quantized_linear(torch.ones(1, 96), other)
+        quantized_linear(torch.ones(1, other.layout.num_inputs), other)
 
 
 @pytest.mark.parametrize("tiles", [name for name in TILES if name in SETS])
@@ -363,9 +378,9 @@ def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
-@pytest.mark.parametrize("num_inputs", [32, 96, 160, 224, 352, 576, 640, 1536, 2016, 3072])
+@pytest.mark.parametrize("num_inputs", [32, 96, 160, 224, 352, 576, 640, 1536, 2016, 2816, 3072, 4864, 18944])
 def test_rows_of_any_width_are_rotated_as_their_weights(num_inputs: int, instruction_set: str) -> None:
-    """Stages of 3 to 7 values, one, two and four of them, and factors that no stage has."""
+    """Stages of 3 to 7 values, one, two and four of them, and windows of 11, 19 and 22 parts of a row, and of 74."""
     generator = np.random.default_rng(num_inputs)
     weight, floats = make_rounded(ROUNDINGS["int8"], generator.normal(0, 0.5, (40, num_inputs)).astype(np.float32))
     assert weight.layout.rotated

@@ -134,7 +134,7 @@ def test_a_sketch_says_what_it_lacks(kind: str, instruction_set: str) -> None:
 @given(
     kind=st.sampled_from(KINDS),
     seed=st.integers(0, 2**32 - 1),
-    width=st.sampled_from([64, 192, 576]),
+    width=st.sampled_from([64, 192, 352, 576]),
     instruction_set=st.sampled_from(SETS or ("none",)),
     table_dtype=st.sampled_from([DType.FLOAT32, DType.BFLOAT16]),
 )
@@ -158,7 +158,7 @@ def test_no_logit_is_further_from_its_estimate_than_the_bound(
     kind=st.sampled_from(KINDS),
     seed=st.integers(0, 2**32 - 1),
     vocab_size=st.integers(1, 400),
-    width=st.sampled_from([64, 128, 192]),
+    width=st.sampled_from([64, 128, 192, 352]),
     scale=st.sampled_from([1e-30, 1e-22, 1e-6, 1.0, 1e4, 1e25]),
     repeats=st.integers(1, 3),
     num_rows=st.integers(1, 4),

@@ -28,7 +28,9 @@ QuantizationChoice = Literal["auto", Quantization]
 
 SMALLEST_GROUP = 32
 LARGEST_GROUP = 16384
-"""Of inputs: products with larger ones would not fit 32 bits."""
+"""Of inputs: products with larger ones would not fit 32 bits, were each of their neighbours' outliers as large as it can be."""
+LARGEST_ROTATED_GROUP = 65536
+"""The same of rotated rows, which have no outliers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,15 @@ class Rounding:
 
     bits: Literal[4, 8]
     group_size: int
-    """At most; LARGEST_GROUP: an output's whole channel, if that is not longer."""
+    """At most; LARGEST_GROUP: an output's whole channel, if that is not longer, or is rotated."""
     has_minimum: bool = False
     rotated: bool = False
     """Rows are rotated before, where a whole one is a group (kernels/rotation.py)."""
 
     def group_of(self, num_inputs: int) -> int | None:
         """The largest group that a row of so many inputs can be divided into; None: they are not whole groups at all."""
+        if self.rotated and num_inputs <= LARGEST_ROTATED_GROUP and num_inputs % SMALLEST_GROUP == 0:
+            return num_inputs
         sizes = range(min(self.group_size, num_inputs), 0, -1)
         return next((size for size in sizes if num_inputs % size == 0 and size % SMALLEST_GROUP == 0), None)
 
