@@ -18,7 +18,7 @@ from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.core.quantization import LARGEST_ROTATED_GROUP, ROUNDINGS, Rounding
 from quire.kernels import native
-from quire.kernels.dtype import dtype_of
+from quire.kernels.dtype import DType, dtype_of
 from quire.kernels.native_linear import panel_rows, quantized_gated, quantized_linear
 from quire.kernels.panel_twin import fill_panels, layout_of
 from quire.kernels.panels import (
@@ -186,6 +186,17 @@ def test_rows_come_back_as_the_type_defines_them(
         assert torch.allclose(as_torch(found), expected, rtol=torch.finfo(dtype).eps, atol=1e-6)
     else:
         assert torch.equal(as_torch(found), expected)
+
+
+@pytest.mark.parametrize("instruction_set", SETS_OF_ROWS)
+@pytest.mark.parametrize("num_inputs", [352, 576, 2816, 4864, 5632])
+def test_rotated_rows_come_back_whatever_their_width(num_inputs: int, instruction_set: str) -> None:
+    """Those with windows (kernels/rotation.py) are rotated back in another order."""
+    generator = np.random.default_rng(num_inputs)
+    weight, floats = make_rounded(ROUNDINGS["int8"], generator.normal(0, 0.5, (20, num_inputs)).astype(np.float32))
+    indices = torch.tensor([3, 19, 0])
+    found = forced(instruction_set, lambda: panel_rows(weight, indices, DType.FLOAT32))
+    assert torch.allclose(as_torch(found), floats[indices], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
