@@ -192,9 +192,10 @@ float rotate_with_windows(PlainRow<BFloat16>& from, int64_t count, int64_t parts
 float rotate_with_windows(WeightedRow<float>& from, int64_t count, int64_t parts, float* to);
 float rotate_with_windows(WeightedRow<BFloat16>& from, int64_t count, int64_t parts, float* to);
 
+// The windows alone, in the other order, which undoes them.
 void rotate_windows_back(float* row, int64_t count, int64_t parts);
 
-// All of a row, whose `parts` are known.
+// All of a row. Its `parts` are those of all rows of a call: they are found by divisions, once.
 template <typename Row>
 inline float rotate_parts(Row& from, int64_t count, int64_t parts, float* to) {
     return parts > FEW_PARTS ? rotate_with_windows(from, count, parts, to) : rotate(from, count, ROTATION_STRIDE, to);

@@ -39,7 +39,7 @@ class Rounding:
 
     bits: Literal[4, 8]
     group_size: int
-    """At most; LARGEST_GROUP: an output's whole channel, if that is not longer, or is rotated."""
+    """At most, but for rotated rows (LARGEST_ROTATED_GROUP). LARGEST_GROUP: an output's whole channel, if that is not longer."""
     has_minimum: bool = False
     rotated: bool = False
     """Rows are rotated before, where a whole one is a group (kernels/rotation.py)."""

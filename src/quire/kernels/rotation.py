@@ -54,7 +54,7 @@ class Windows:
 
     @property
     def met_twice(self) -> float:
-        """Parts, of a window: they are partly as they were before."""
+        """How much of a window: what meets twice is partly as it was before."""
         return (self.count * self.size - self.parts) / self.size
 
 
