@@ -131,6 +131,17 @@ def test_a_sketch_says_what_it_lacks(kind: str, instruction_set: str) -> None:
     assert np.linalg.norm((rows - sketched)[:, fine]) < 0.01 * np.linalg.norm(rows[:, fine])
 
 
+def estimates_of(
+    x: Array, table: PackedTable, sketch: Sketch, instruction_set: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By how much they miss the logits; and what may be of it for the sketch's lacks, and for the activations."""
+    ordered, bounds = native_sketch._ordered(x, table.weight, sketch, rows_of(instruction_set))
+    estimates = quantized_linear(ordered, sketch.weight, instruction_set=instruction_set).stored.astype(np.float64)
+    apart = np.abs(all_logits(x, table, instruction_set).stored - estimates)
+    of_sketch, of_rows = bounds.stored.astype(np.float64).T[..., None]
+    return apart, sketch.lacks.stored * of_sketch, sketch.sizes.stored * of_rows
+
+
 @given(
     kind=st.sampled_from(KINDS),
     seed=st.integers(0, 2**32 - 1),
@@ -147,11 +158,44 @@ def test_no_logit_is_further_from_its_estimate_than_the_bound(
         table = PanelTable(table.weight, table_dtype)
     sketch = make_sketch(table)
     x = activations(table, values_like_a_models(rng, 3, width))
-    ordered, bounds = native_sketch._ordered(x, table.weight, sketch, rows_of(instruction_set))
-    estimates = quantized_linear(ordered, sketch.weight, instruction_set=instruction_set).stored.astype(np.float64)
-    logits = all_logits(x, table, instruction_set).stored.astype(np.float64)
-    of_sketch, of_rows = bounds.stored.astype(np.float64).T[..., None]
-    assert (np.abs(logits - estimates) <= sketch.lacks.stored * of_sketch + sketch.sizes.stored * of_rows).all()
+    apart, of_lacks, of_rows = estimates_of(x, table, sketch, instruction_set)
+    assert (apart <= of_lacks + of_rows).all()
+
+
+def codes_and_whole_numbers(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Weights whose groups all have one scale, and activations: a sketch has both as they are."""
+    codes = np.where(rng.random((200, 576)) < 0.5, -8, rng.integers(-7, 8, (200, 576)))
+    scales = rng.uniform(0.01, 0.3, (200, 1)).astype(np.float16)
+    return codes.astype(np.float32) * scales, np.where(
+        rng.random((3, 576)) < 0.5, 127, rng.integers(-127, 128, (3, 576))
+    )
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_where_a_sketch_lacks_nothing_the_bound_is_that_of_roundings(instruction_set: str) -> None:
+    rows, x = codes_and_whole_numbers(np.random.default_rng(8))
+    table = make_table("float32", rows)
+    sketch = make_sketch(table)
+    assert sketch.lacks.stored.max() < 1e-12
+    apart, _, of_rows = estimates_of(activations(table, x), table, sketch, instruction_set)
+    assert 0 < apart.max() < 1e-5 * np.abs(x @ rows.T).max()
+    assert (apart <= of_rows).all()
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_what_a_sketch_lacks_in_fine_columns_alone_is_bounded(instruction_set: str) -> None:
+    rng = np.random.default_rng(9)
+    rows, x = codes_and_whole_numbers(rng)
+    fine = np.sort(rng.choice(576, FINE, replace=False))
+    rows[:, fine] = rng.normal(0, 30, (200, FINE))
+    x[:, np.delete(np.arange(576), fine)] = 0
+    table = make_table("float32", rows)
+    sketch = make_sketch(table)
+    assert sorted(sketch.columns.stored[-FINE:]) == fine.tolist()
+    apart, of_lacks, of_rows = estimates_of(activations(table, x), table, sketch, instruction_set)
+    assert (apart <= of_lacks + of_rows).all()
+    assert (apart > of_rows).mean() > 0.9
+    assert (apart / of_lacks).max() > 0.4
 
 
 @given(
