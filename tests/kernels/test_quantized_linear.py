@@ -281,7 +281,7 @@ def test_many_rows_without_a_bias_have_the_bits_of_few_rows(name: str, tiles: st
     threads = native.thread_count()
     try:
         native.use_num_threads(num_threads)
-        for num_rows in (19, 32, 33, 100, 128, 301):
+        for num_rows in (19, 32, 33, 100, 128, 241, 301):
             assert torch.equal(quantized_linear(x[:num_rows], weight, instruction_set=tiles), expected[:num_rows])
             assert torch.equal(quantized_gated(x[-num_rows:], weight, "silu", instruction_set=tiles), gated[-num_rows:])
     finally:
