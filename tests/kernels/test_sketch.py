@@ -131,10 +131,10 @@ def test_a_sketch_says_what_it_lacks(kind: str, instruction_set: str) -> None:
     assert np.linalg.norm((rows - sketched)[:, fine]) < 0.01 * np.linalg.norm(rows[:, fine])
 
 
-def estimates_of(
+def apart_and_bounds(
     x: Array, table: PackedTable, sketch: Sketch, instruction_set: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """By how much they miss the logits; and what may be of it for the sketch's lacks, and for the activations."""
+    """[rows, tokens] each: how far logits are from their estimates; how far for what the sketch lacks, and for the activations."""
     ordered, bounds = native_sketch._ordered(x, table.weight, sketch, rows_of(instruction_set))
     estimates = quantized_linear(ordered, sketch.weight, instruction_set=instruction_set).stored.astype(np.float64)
     apart = np.abs(all_logits(x, table, instruction_set).stored - estimates)
@@ -158,7 +158,7 @@ def test_no_logit_is_further_from_its_estimate_than_the_bound(
         table = PanelTable(table.weight, table_dtype)
     sketch = make_sketch(table)
     x = activations(table, values_like_a_models(rng, 3, width))
-    apart, of_lacks, of_rows = estimates_of(x, table, sketch, instruction_set)
+    apart, of_lacks, of_rows = apart_and_bounds(x, table, sketch, instruction_set)
     assert (apart <= of_lacks + of_rows).all()
 
 
@@ -166,9 +166,8 @@ def codes_and_whole_numbers(rng: np.random.Generator) -> tuple[np.ndarray, np.nd
     """Weights whose groups all have one scale, and activations: a sketch has both as they are."""
     codes = np.where(rng.random((200, 576)) < 0.5, -8, rng.integers(-7, 8, (200, 576)))
     scales = rng.uniform(0.01, 0.3, (200, 1)).astype(np.float16)
-    return codes.astype(np.float32) * scales, np.where(
-        rng.random((3, 576)) < 0.5, 127, rng.integers(-127, 128, (3, 576))
-    )
+    x = np.where(rng.random((3, 576)) < 0.5, 127, rng.integers(-127, 128, (3, 576)))
+    return codes.astype(np.float32) * scales, x
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
@@ -177,7 +176,7 @@ def test_where_a_sketch_lacks_nothing_the_bound_is_that_of_roundings(instruction
     table = make_table("float32", rows)
     sketch = make_sketch(table)
     assert sketch.lacks.stored.max() < 1e-12
-    apart, _, of_rows = estimates_of(activations(table, x), table, sketch, instruction_set)
+    apart, _, of_rows = apart_and_bounds(activations(table, x), table, sketch, instruction_set)
     assert 0 < apart.max() < 1e-5 * np.abs(x @ rows.T).max()
     assert (apart <= of_rows).all()
 
@@ -192,7 +191,7 @@ def test_what_a_sketch_lacks_in_fine_columns_alone_is_bounded(instruction_set: s
     table = make_table("float32", rows)
     sketch = make_sketch(table)
     assert sorted(sketch.columns.stored[-FINE:]) == fine.tolist()
-    apart, of_lacks, of_rows = estimates_of(activations(table, x), table, sketch, instruction_set)
+    apart, of_lacks, of_rows = apart_and_bounds(activations(table, x), table, sketch, instruction_set)
     assert (apart <= of_lacks + of_rows).all()
     assert (apart > of_rows).mean() > 0.9
     assert (apart / of_lacks).max() > 0.4
