@@ -14,8 +14,10 @@ from quire.plan.machine import read_machine
 
 LOAD_TIMEOUT_S = 900.0
 """vLLM compiles the model when it starts for the first time: 95 s alone on two cores, 300 s beside other jobs."""
-MIN_FREE_BYTES = 6 << 30
+START_BYTES = 6 << 30
 """What must be free before another engine starts: the largest of them takes about 5 GB."""
+TURN_BYTES = 2 << 30
+"""What must be free before a running one computes: some take memory for keys and values as requests come."""
 
 
 @dataclass
@@ -84,12 +86,13 @@ class Contender:
             self.worker = None
 
 
-def make_room(contenders: Iterable[Contender]) -> None:
-    """Stop workers until there is memory for another engine."""
-    for contender in contenders:
-        if read_machine().free_memory >= MIN_FREE_BYTES:
+def make_room(contender: Contender, others: Iterable[Contender]) -> None:
+    """Stop others, one after the other, until there is memory for the turn of `contender`."""
+    num_bytes = START_BYTES if contender.worker is None else TURN_BYTES
+    for other in others:
+        if read_machine().free_memory >= num_bytes:
             return
-        contender.stop()
+        other.stop()
 
 
 def one_line(error: BaseException) -> str:

@@ -37,10 +37,11 @@ class Interleaved:
     def run(self, contenders: Sequence[Contender], num_rounds: int) -> None:
         active = [contender for contender in contenders if self.case.letter in contender.variant.cases]
         for number in range(self.first_round, num_rounds + 1):
-            active = [contender for contender in active if self._turn(contender, number, contenders)]
+            turns = active
+            active = [turn for turn in turns if self._turn(turn, number, idle_longest(turn, turns, contenders))]
             active = [*active[1:], *active[:1]]
 
-    def _turn(self, contender: Contender, number: int, contenders: Sequence[Contender]) -> bool:
+    def _turn(self, contender: Contender, number: int, others: Sequence[Contender]) -> bool:
         """Whether the engine goes on."""
         turns = self.turns.setdefault(contender.name, Turns())
         left = self.case.limit_s - turns.spent
@@ -48,9 +49,8 @@ class Interleaved:
             self._skip(contender, f"round {number} left out: the limit of {self.case.limit_s:.0f} s")
             return False
         try:
-            if self.case.run is not None and contender.worker is None:
-                make_room(other for other in contenders if other is not contender)
-                contender.ensure_started()
+            if self.case.run is not None:
+                self._get_ready(contender, number, others, left)
             start = time.perf_counter()
             figures = self.measure(contender, number, left)
         except Exception as error:
@@ -69,9 +69,24 @@ class Interleaved:
             self.record.write()
         return True
 
+    def _get_ready(self, contender: Contender, number: int, others: Sequence[Contender], limit_s: float) -> None:
+        """One that was stopped to make room for others is as warm as they are when its round is measured."""
+        make_room(contender, others)
+        if contender.worker is None:
+            contender.ensure_started()
+            if number != WARM_UP:
+                self.measure(contender, WARM_UP, limit_s)
+
     def _label(self, key: str) -> str:
         return next((figure.label for figure in self.case.figures if figure.key == key), key)
 
     def _skip(self, contender: Contender, reason: str) -> None:
         print(f"{self.case.letter}: {contender.name} is left out: {reason}", flush=True)
         self.record.skip(self.case.letter, contender.name, reason)
+
+
+def idle_longest(contender: Contender, turns: Sequence[Contender], contenders: Sequence[Contender]) -> list[Contender]:
+    """The others, first those that are needed last: without a turn in this case, then who has just had one."""
+    place = turns.index(contender)
+    without = [other for other in contenders if other not in turns]
+    return [*without, *reversed(turns[:place]), *reversed(turns[place + 1 :])]

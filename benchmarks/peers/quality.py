@@ -49,7 +49,7 @@ def check_quality(
     """Each engine once, before any case: the figures of all its cases are held against this. `num_tokens` of the text
     count for the perplexity. Without a reference there is nothing to hold it against."""
     for contender in contenders:
-        make_room(other for other in contenders if other is not contender)
+        make_room(contender, (other for other in contenders if other is not contender))
         start = time.perf_counter()
         try:
             quality = measure_quality(contender, text, num_tokens, reference)

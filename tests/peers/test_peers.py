@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ import pytest
 import torch
 from benchmarks.peers.__main__ import need, parse_runs
 from benchmarks.peers.cases import CASES, FULL, Case, Figures
-from benchmarks.peers.contender import Contender
+from benchmarks.peers.contender import START_BYTES, TURN_BYTES, Contender, make_room
 from benchmarks.peers.convert import to_bfloat16
 from benchmarks.peers.engines.llama_cpp import common_prefix
 from benchmarks.peers.engines.onnxruntime_genai import set_threads
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2, Environment, Peer, Variant
-from benchmarks.peers.interleave import Interleaved
+from benchmarks.peers.interleave import Interleaved, idle_longest
 from benchmarks.peers.machine import uncommitted_changes
 from benchmarks.peers.process import EngineError, EngineProcess
 from benchmarks.peers.quality import Reference, check_quality, num_equal_leading, perplexity, read_reference
@@ -150,8 +151,8 @@ def test_the_highest_good_rate_is_found_with_few_runs(num_good: int) -> None:
     assert len(asked) <= 5
 
 
-def contender(name: str, tmp_path: Path) -> Contender:
-    return Contender(Peer("none", ()), Variant(name, 16, "none"), Environment(tmp_path), tmp_path, tmp_path, tmp_path)
+def contender(name: str, tmp_path: Path, kind: type[Contender] = Contender) -> Contender:
+    return kind(Peer("none", ()), Variant(name, 16, "none"), Environment(tmp_path), tmp_path, tmp_path, tmp_path)
 
 
 def record(tmp_path: Path) -> Record:
@@ -243,6 +244,75 @@ def test_each_round_begins_with_the_next_engine(tmp_path: Path) -> None:
 
     Interleaved(OWN_PROCESSES, measure, record(tmp_path)).run([contender(name, tmp_path) for name in "abc"], 3)
     assert list(order.values()) == ["abc", "bca", "cab", "abc"]
+
+
+class Process:
+    """A worker's process that does nothing but end."""
+
+    def freeze(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Holding(Contender):
+    """An engine whose worker holds memory."""
+
+    def start(self, variant: Variant) -> Any:
+        return Process()
+
+
+MAY_BE_SIDE_BY_SIDE = 2
+
+
+@pytest.fixture
+def three_for_two_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Contender]:
+    """Engines of which two leave enough memory for a third to start and one not, or for their own turns."""
+    engines = [contender(name, tmp_path, Holding) for name in "abc"]
+
+    def read_machine() -> SimpleNamespace:
+        num_running = sum(engine.worker is not None for engine in engines)
+        return SimpleNamespace(free_memory=START_BYTES if num_running < MAY_BE_SIDE_BY_SIDE else TURN_BYTES)
+
+    monkeypatch.setattr("benchmarks.peers.contender.read_machine", read_machine)
+    return engines
+
+
+def test_who_has_just_had_a_turn_makes_room_and_is_warmed_up_again(
+    three_for_two_places: list[Contender], tmp_path: Path
+) -> None:
+    order = []
+
+    def measure(contender: Contender, number: int, limit_s: float) -> Figures:
+        running = "".join(engine.name for engine in three_for_two_places if engine.worker is not None)
+        order.append((contender.name, number, running))
+        return {"output_tok_s": 1.0}
+
+    found = record(tmp_path)
+    Interleaved(CASES["c"], measure, found).run(three_for_two_places, 2)
+    assert order == [
+        *[("a", 0, "a"), ("b", 0, "ab"), ("c", 0, "ac")],
+        *[("b", 0, "bc"), ("b", 1, "bc"), ("c", 1, "bc"), ("a", 0, "ab"), ("a", 1, "ab")],
+        *[("c", 0, "ac"), ("c", 2, "ac"), ("a", 2, "ac"), ("b", 0, "bc"), ("b", 2, "bc")],
+    ]
+    assert [(run["engine"], run["round"]) for run in found.runs] == [
+        *[("b", 1), ("c", 1), ("a", 1)],
+        *[("c", 2), ("a", 2), ("b", 2)],
+    ]
+
+
+def test_a_running_engine_that_has_grown_makes_room_for_others_first_of_all_those_without_a_turn(
+    three_for_two_places: list[Contender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = three_for_two_places
+    for engine in three_for_two_places:
+        engine.ensure_started()
+    assert idle_longest(second, [first, second], three_for_two_places) == [third, first]
+    make_room(second, [third, first])
+    assert None not in (first.worker, second.worker, third.worker)
+    full = SimpleNamespace(free_memory=TURN_BYTES - 1)
+    monkeypatch.setattr("benchmarks.peers.contender.read_machine", lambda: full)
+    make_room(second, [third])
+    assert (first.worker is None, second.worker is None, third.worker is None) == (False, False, True)
 
 
 def test_what_runs_write_is_no_uncommitted_change(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from benchmarks.peers.engines.peer import INT8_ACTIVATIONS, Environment, Peer, V
 from benchmarks.peers.engines.protocol import TokenIds, serve
 
 LONG_PROMPT = 1024
-CACHE_GB = 3
+CACHE_GB = 2
+"""As many tokens as vLLM has, and more."""
 MAX_BATCHED_TOKENS = 2048
 
 
