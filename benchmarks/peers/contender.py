@@ -40,7 +40,7 @@ class Contender:
 
     def start(self, variant: Variant) -> EngineProcess:
         """A new worker with its model loaded, as this or its running variant. The caller stops it. Raises EngineError."""
-        process = self.start_process([self.peer.python(self.environment), "-m", self.peer.module], "worker")
+        process = self.start_process([self.peer.python(self.environment), "-m", self.peer.module], is_worker=True)
         try:
             options = {"model": str(self.weights), **variant.options}
             reply = process.ask({"op": "load", "options": options}, LOAD_TIMEOUT_S)
@@ -50,9 +50,10 @@ class Contender:
         self.versions = reply["result"]
         return process
 
-    def start_process(self, command: list[str], kind: str) -> EngineProcess:
-        log = self.logs / f"{self.name.replace(' ', '_')}.{kind}.log"
-        return EngineProcess(command, self.peer.process_env(self.environment), log, self.root)
+    def start_process(self, command: list[str], *, is_worker: bool) -> EngineProcess:
+        """A worker, which is asked, or a server."""
+        log = self.logs / f"{self.name.replace(' ', '_')}.{'worker' if is_worker else 'server'}.log"
+        return EngineProcess(command, self.peer.process_env(self.environment), log, self.root, is_asked=is_worker)
 
     def generate(self, prompts: list[list[int]], num_tokens: int, timeout_s: float) -> tuple[float, list[list[int]]]:
         """Seconds, measured in the worker, and the tokens. Raises EngineError, also for the wrong number of tokens."""

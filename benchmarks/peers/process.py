@@ -25,9 +25,12 @@ class EngineError(Exception):
 
 
 class EngineProcess:
-    """Started on construction; `start_time` is a `time.perf_counter` value. What it writes goes to `log`."""
+    """Started on construction; `start_time` is a `time.perf_counter` value. What it writes goes to `log`, but for the
+    replies of one that is asked: a pipe that nobody reads would halt a server after a few hundred requests."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, *, is_asked: bool = True
+    ) -> None:
         self._log = log
         self._frozen = False
         self.start_time = time.perf_counter()
@@ -37,7 +40,7 @@ class EngineProcess:
                 env={**os.environ, **env},
                 cwd=cwd,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.PIPE if is_asked else stderr,
                 stderr=stderr,
                 # A group of its own, so that signals reach the processes that the engine starts as well.
                 start_new_session=True,

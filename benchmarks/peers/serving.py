@@ -49,7 +49,7 @@ def start_server(contender: Contender, variant: Variant) -> RunningServer:
     port = free_port()
     server = contender.peer.serve(contender.environment, variant, contender.weights, port)
     running = RunningServer(
-        contender.start_process(server.command, "server"), ServerAddress(f"http://127.0.0.1:{port}")
+        contender.start_process(server.command, is_worker=False), ServerAddress(f"http://127.0.0.1:{port}")
     )
     try:
         _wait_until_ready(running, server.ready_path)

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -367,3 +368,16 @@ def test_a_worker_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
     process.freeze()
     process.stop()
     assert not process.is_running
+
+
+def test_a_server_may_write_as_much_as_it_likes(tmp_path: Path) -> None:
+    """More than a pipe holds: vLLM writes a line a request."""
+    log = tmp_path / "log"
+    writes = "print('served\\n' * 100_000, flush=True); import sys; sys.stderr.write('done\\n'); sys.exit(3)"
+    process = EngineProcess([sys.executable, "-c", writes], {}, log, tmp_path, is_asked=False)
+    deadline = time.monotonic() + 60
+    while process.is_running and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert process.failure() == "it ended with code 3: done"
+    process.stop()
+    assert log.read_text().count("served") == 100_000
