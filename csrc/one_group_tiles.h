@@ -46,7 +46,7 @@ public:
     // products: as those of this object they would be read and written around each.
     class Rows {
     public:
-        Rows(Finished& finished, int num_calls) : finished_(finished), put_(finished.put_), shares_(finished.rows_left_, num_calls) {
+        [[gnu::always_inline]] Rows(Finished& finished, int num_calls) : finished_(finished), put_(finished.put_), shares_(finished.rows_left_, num_calls) {
             if constexpr (PARTS == 1) {
                 if (shares_.left() == 0) return;
                 begin_tile(finished.tile_, finished.sums_[0]);
@@ -59,13 +59,13 @@ public:
         [[gnu::always_inline]] void some() {
             if constexpr (PARTS == 1) shares_.some([&]() __attribute__((always_inline)) { put(); });
         }
-        void finish() {
-            if constexpr (PARTS == 1) shares_.rest([&] { put(); });
+        [[gnu::always_inline]] void finish() {
+            if constexpr (PARTS == 1) shares_.rest([&]() __attribute__((always_inline)) { put(); });
             finished_.rows_left_ = 0;
         }
 
     private:
-        void begin_tile(int64_t tile, const Sums* sums) {
+        [[gnu::always_inline]] void begin_tile(int64_t tile, const Sums* sums) {
             sums_ = sums;
             tile_ = tile;
             group_ = finished_.work_.groups(tile);
@@ -76,8 +76,7 @@ public:
             Floats y[2];
             for (int p = 0; p < 2; ++p) {
                 Ints whole = load_units(sums_[p][row_]) + group_->minus_zero[row_];
-                Floats total = {};
-                y[p] = total + __builtin_convertvector(whole, Floats) * (scales_[p] * group_->scales[row_]);
+                y[p] = multiply_add(__builtin_convertvector(whole, Floats), scales_[p] * group_->scales[row_], Floats{});
             }
             put_(y_, y[0], y[1]);
             y_ += y_stride_;
@@ -95,8 +94,8 @@ public:
         Place* y_ = nullptr;
     };
 
-    // What is left otherwise, a few rows at a time.
-    void finish() {
+    // What is left otherwise, a few rows at a time. Apart, so that it takes no registers from products.
+    [[gnu::noinline]] void finish() {
         for (int t = 0; t < tiles_left_; ++t)
             in_groups<CHUNK>(0, work_.rows_of(tile_ + t), [&](int64_t first, auto M) {
                 compute_rows<M>(t, static_cast<int>(first));

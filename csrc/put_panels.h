@@ -89,7 +89,7 @@ public:
         for (due_ += step_; due_ >= num_calls_ && left_ > 0; due_ -= num_calls_, --left_) put();
     }
     template <typename Function>
-    void rest(Function&& put) {
+    [[gnu::always_inline]] void rest(Function&& put) {
         for (; left_ > 0; --left_) put();
     }
     int left() const { return left_; }

@@ -25,7 +25,7 @@ inline void reflect(Floats (&v)[N]) {
 template <int STEP, std::size_t... LANE>
 inline Floats sums_and_differences(Floats v, std::index_sequence<LANE...>) {
     constexpr Floats SIGNS = {(LANE & STEP ? -1.0f : 1.0f)...};
-    return v * SIGNS + __builtin_shufflevector(v, v, (LANE ^ STEP)...);
+    return multiply_add(v, SIGNS, __builtin_shufflevector(v, v, (LANE ^ STEP)...));
 }
 
 // A Hadamard matrix of each four neighbours, which makes them NEIGHBOURS_GAIN times as large.
@@ -61,7 +61,7 @@ struct LargestMagnitude {
         return (Floats)max(magnitude_bits(a), magnitude_bits(b));
 #endif
     }
-    void add_finite(Floats v) { times_zero += v * 0.0f; }
+    void add_finite(Floats v) { times_zero = multiply_add(v, Floats{}, times_zero); }
     float value() const { return sum_of(times_zero) == 0.0f ? of_bits(max_of((Ints)magnitude)) : __builtin_nanf(""); }
 };
 
@@ -84,7 +84,7 @@ struct WeightedRow {
 
     Floats read(int64_t k, int a) {
         Floats v = load(x + k);
-        squares[a % SUMS] += v * v;
+        squares[a % SUMS] = multiply_add(v, v, squares[a % SUMS]);
         return v * load(weight + k);
     }
     float rms_scale(int64_t width, float eps) const {
