@@ -162,7 +162,7 @@ private:
         for (int i = 0; i < group_.count; ++i) {
             float *output = queries.output + (group_.first + i) * queries.width + d, scale = scales_[i];
             for (int n = 0; n < 4 * COLUMNS; n += LANES)
-                store(output + n, load(output + n) + __builtin_convertvector(load_units(sums_[i] + n), Floats) * scale);
+                store(output + n, multiply_add(__builtin_convertvector(load_units(sums_[i] + n), Floats), fill(scale), load(output + n)));
         }
     }
 

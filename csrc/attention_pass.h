@@ -88,13 +88,14 @@ public:
         multiply<false, true>(begin - 1, [](int) {});
         for (int64_t c = begin; c < end; ++c) {
             see(c);
-            bool seen_before = queries_.base[first_ + count_ - 1] != UNSEEN, first = c == begin, last = c + 1 == end;
-            Ints within = all_within();
-            if (group_.whole && seen_before && !first && !last) {
-                const Weighing next(*this, c);
+            Ints within = Ints{} - 1;  // signs: negative where no sum of weights is too large so far
+            const Weighing next(*this, c);
+            bool seen_before = queries_.base[first_ + count_ - 1] != UNSEEN;
+            if (group_.whole && seen_before && c > begin && c + 1 < end) {
                 multiply<true, true>(c, [&, next](int i) __attribute__((always_inline)) { next.weigh_whole(i, within); });
             } else {
-                within = weigh_beside(c, first, last);
+                multiply_around(c, begin, end);
+                for (int i = 0; i < count_; ++i) next.weigh(i, group_.seen_by(i), within);
             }
             if (any(within >= 0)) weigh_one_by_one(c);
         }
@@ -105,12 +106,9 @@ public:
 
 private:
     static constexpr int COLUMN_TILES = 2 * STEPS, DIMENSIONS = 32 * STEPS;
-    static_assert(PANELS == 4 && STEPS <= 2);
+    static constexpr int NUM_PRODUCTS = PARTS_OF_CHUNK * COLUMN_TILES + PANELS * STEPS, QUERIES_A_PRODUCT = TILE_ROWS / NUM_PRODUCTS;
+    static_assert(QUERIES_A_PRODUCT * NUM_PRODUCTS == TILE_ROWS && PANELS == 4 && STEPS <= 2);
     static constexpr int64_t ROW_BYTES = DIMENSIONS * sizeof(float);  // of outputs, and of a unit of tokens
-
-    static Ints all_within() { return Ints{} - 1; }  // signs: negative where no sum of weights is too large so far
-
-    class Weighing;
 
     float* total() { return queries_.total + first_ * LANES; }
 
@@ -119,31 +117,21 @@ private:
         group_.begin(call_, queries_, first_, count_, c * KEYS, whole);
     }
 
-    // Any queries' weights, beside values of the chunk before `c` or scores of the one after it, where there are any. Returns what is within.
-    Ints weigh_beside(int64_t c, bool first, bool last) {
-        const Weighing next(*this, c);
-        Ints within = all_within();
-        auto weigh = [&](int i) {
-            if (i < count_) next.weigh(i, group_.seen_by(i), within);
-        };
-        if (!first && !last) multiply<true, false>(c, [](int) {});
-        if (!last) multiply<false, true>(c, weigh);
-        else if (!first) multiply<true, false>(c, weigh);
-        else for (int i = 0; i < count_; ++i) weigh(i);
-        return within;
+    // Values of the chunk before `c`, and scores of the one after it, where there are any.
+    void multiply_around(int64_t c, int64_t begin, int64_t end) {
+        if (c > begin) multiply<true, false>(c, [](int) {});
+        if (c + 1 < end) multiply<false, true>(c, [](int) {});
     }
 
-    // `then(i)` for all 16 queries, some after each product.
+    // `then(i)` for queries, one or two after each product: for all 16 where there are both.
     template <bool VALUES, bool SCORES, typename Then>
     [[gnu::always_inline]] void multiply(int64_t c, Then&& then) {
-        constexpr int OF_VALUES = VALUES ? PARTS_OF_CHUNK * COLUMN_TILES : 0, OF_SCORES = SCORES ? PANELS * STEPS : 0;
-        constexpr int QUERIES_A_PRODUCT = TILE_ROWS / (OF_VALUES + OF_SCORES);
-        static_assert(QUERIES_A_PRODUCT * (OF_VALUES + OF_SCORES) == TILE_ROWS);
         auto after = [&]<int PRODUCT>(std::integral_constant<int, PRODUCT>) __attribute__((always_inline)) {
             for (int i = 0; i < QUERIES_A_PRODUCT; ++i) then(PRODUCT * QUERIES_A_PRODUCT + i);
         };
+        constexpr int OF_VALUES = PARTS_OF_CHUNK * COLUMN_TILES;
         if constexpr (VALUES) multiply_values(weights_[(c - 1) % 2][0], span_.values(c - 1), after, std::make_integer_sequence<int, OF_VALUES>());
-        if constexpr (SCORES) multiply_keys<OF_VALUES>(c + 1, after, std::make_integer_sequence<int, OF_SCORES>());
+        if constexpr (SCORES) multiply_keys<OF_VALUES>(c + 1, after, std::make_integer_sequence<int, PANELS * STEPS>());
     }
 
     template <int PRODUCT>

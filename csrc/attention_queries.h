@@ -23,8 +23,10 @@ struct Queries {
 };
 
 constexpr float UNSEEN = -1e30f;  // a score, and the base before there is one: 2^UNSEEN is 0
-constexpr float HEADROOM = 8;     // powers of two by which a score, or a lane's sum of weights, may be above the base
-constexpr float LARGEST_SUM = 256;  // 2^HEADROOM: beyond, the base follows
+// Powers of two by which a score, or a lane's sum of weights, may be above the base: far from what float32 holds, and many, for without a
+// prompt's first key, which often has by far the largest score, a section's first keys say little of those that follow.
+constexpr float HEADROOM = 32;
+constexpr float LARGEST_SUM = 4294967296.0f;  // 2^HEADROOM: beyond, the base follows
 
 // Sums under another base: by a whole power of two, so that nothing is rounded.
 inline void rebase(Queries& queries, int n, float base) {

@@ -28,8 +28,8 @@ inline void copy(const Sums& from, const Sums& to, int width) {
 inline void add(const Sums& later, const Sums& sums, int width) {
     auto put = [&](const Sums& larger, const Sums& smaller) {
         float kept = whole_power_of_two(*smaller.base - *larger.base);
-        for (int d = 0; d < width; d += LANES) store(sums.output + d, load(larger.output + d) + load(smaller.output + d) * kept);
-        store(sums.total, load(larger.total) + load(smaller.total) * kept);
+        for (int d = 0; d < width; d += LANES) store(sums.output + d, multiply_add(load(smaller.output + d), fill(kept), load(larger.output + d)));
+        store(sums.total, multiply_add(load(smaller.total), fill(kept), load(larger.total)));
         *sums.base = *larger.base;
     };
     if (*later.base > *sums.base) put(later, sums);

@@ -167,7 +167,7 @@ def joined(first: Tokens, second: Tokens) -> Tokens:
 def test_scores_that_rise_or_fall_along_the_row(
     slope: float, dtype: torch.dtype, kv_dtype: torch.dtype | None, instruction_set: str
 ) -> None:
-    """By less than the 8 powers of two that a base waits for from chunk to chunk, or by 18."""
+    """In all by less than the 32 powers of two that a base waits for, or by more from a chunk to the one after the next."""
     shape = make_shape(num_heads=9, num_kv_heads=3, head_dim=64)
     row = make_tokens(shape, 300, seed=4, dtype=dtype)
     row.query[..., 0] = 8
