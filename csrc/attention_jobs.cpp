@@ -39,11 +39,6 @@ int64_t work_of(const AttentionCall& call, const AttentionItems& items) {
 
 }  // namespace
 
-Sections sections_seen(const AttentionCall& call, int64_t position) {
-    int64_t oldest = call.window ? std::max<int64_t>(0, position - call.window + 1) : 0;
-    return {oldest / SECTION, position / SECTION + 1};
-}
-
 Keys keys_of(const AttentionCall& call, const Item& item, int64_t section, int stage) {
     Keys keys = keys_of(call, item, stage);
     keys.first = std::max(keys.first, section * SECTION);

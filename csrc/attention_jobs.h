@@ -21,9 +21,6 @@ struct Sections {
     int64_t first, last;
 };
 
-// Those of which a query at this position sees keys.
-Sections sections_seen(const AttentionCall& call, int64_t position);
-
 // Keys of an item in one section: at the stage 0 those that all its queries see, after it each part's own. There may be none.
 Keys keys_of(const AttentionCall& call, const Item& item, int64_t section, int stage);
 

@@ -1,4 +1,4 @@
-// Attention of a prompt by tiles: of one row's queries 16 at a time pass over a section of its keys, chunk by chunk, and their outputs
+// Attention of a prompt by tiles: of one row's queries 16 at a time pass over its keys, chunk by chunk, and their outputs of a section
 // stay in tiles. The products of a chunk's values and of the chunk after the next one's keys come one by one, and between two of them one
 // query's scores become weights: what multiplies tiles and what computes in registers work at the same time.
 // The bits are those of attention_tiles.cpp's `meet`: each sum has the same terms in the same order.
@@ -64,8 +64,8 @@ private:
 template <int STEPS>
 class Pass {
 public:
-    Pass(const AttentionCall& call, const Span& span, Queries& queries, int first, int count)
-        : call_(call), span_(span), queries_(queries), first_(first), count_(count), factor_(call.scale * LOG2_E) {
+    Pass(const AttentionCall& call, const Span& span, const Kept& kept, Queries& queries, int first, int count)
+        : call_(call), span_(span), kept_(kept), queries_(queries), first_(first), count_(count), factor_(call.scale * LOG2_E) {
         // Rows of nobody have no weight, whatever is there.
         for (int i = count; i < TILE_ROWS; ++i) {
             std::memset(queries.values + (first + i) * queries.num_words, 0, queries.num_words * sizeof(int32_t));
@@ -81,22 +81,25 @@ public:
     }
     int64_t end() const { return queries_.position[first_ + count_ - 1] / KEYS + 1; }
 
-    // Those of a section from `begin` to `end`.
+    // Those from `begin` to `end`.
     void run(int64_t begin, int64_t end) {
         std::memcpy(totals_[begin % 2], total(), sizeof totals_[0]);
         load_outputs();
         multiply<false, true>(begin - 1, [](int) {});
         for (int64_t c = begin; c < end; ++c) {
+            bool begins = c > begin && c % CHUNKS_OF_SECTION == 0;
+            if (begins) begin_section(c);
             see(c);
+            if (group_.whole && queries_.base[first_ + count_ - 1] == UNSEEN) begin_bases(c);
             Ints within = Ints{} - 1;  // signs: negative where no sum of weights is too large so far
             const Weighing next(*this, c);
-            bool seen_before = queries_.base[first_ + count_ - 1] != UNSEEN;
-            if (group_.whole && seen_before && c > begin && c + 1 < end) {
+            if (group_.whole && c > begin && c + 1 < end) {
                 multiply<true, true>(c, [&, next](int i) __attribute__((always_inline)) { next.weigh_whole(i, within); });
             } else {
                 multiply_around(c, begin, end);
                 for (int i = 0; i < count_; ++i) next.weigh(i, group_.seen_by(i), within);
             }
+            if (begins) end_section(c);
             if (any(within >= 0)) weigh_one_by_one(c);
         }
         multiply<true, false>(end, [](int) {});
@@ -115,6 +118,49 @@ private:
     void see(int64_t c) {
         bool whole = seen_by(call_, queries_.position[first_], c * KEYS).all() && seen_by(call_, queries_.position[first_ + count_ - 1], c * KEYS).all();
         group_.begin(call_, queries_, first_, count_, c * KEYS, whole);
+    }
+
+    // Queries that see the section which begins with the chunk `c` have no sums of it yet; those of the one before are put aside until its
+    // last values are added.
+    [[gnu::noinline]] void begin_section(int64_t c) {
+        all_begin_ = kept_.all_begin(call_, queries_, first_, count_, c / CHUNKS_OF_SECTION - 1);
+        for (int i = 0; i < count_; ++i) {
+            Sums ended = all_begin_ ? kept_.of(first_ + i, DIMENSIONS) : Sums{nullptr, total() + i * LANES, bases_ + i};
+            store(ended.total, load(totals_[c % 2][i]));
+            *ended.base = queries_.base[first_ + i];
+            if (queries_.position[first_ + i] < c * KEYS) continue;
+            queries_.base[first_ + i] = UNSEEN;
+            store(totals_[c % 2][i], Floats{});
+        }
+    }
+    [[gnu::noinline]] void end_section(int64_t c) {
+        if (all_begin_) {
+            store_outputs(kept_.of(first_, DIMENSIONS).output, kept_.stride() * sizeof(float));
+            return zero_sums();
+        }
+        store_outputs();
+        for (int i = 0; i < count_; ++i) {
+            int n = first_ + i;
+            Sums ended = sums_of(queries_, n);
+            ended.base = bases_ + i;
+            if (kept_.keep(call_, n, queries_.position[n], ended, DIMENSIONS, c / CHUNKS_OF_SECTION - 1)) std::memset(ended.output, 0, ROW_BYTES);
+        }
+        load_outputs();
+    }
+
+    // Of queries that have none and see all of the chunk, as `weigh` would begin with, but for all of them at once.
+    void begin_bases(int64_t c) {
+        for (int n = 0; n < TILE_ROWS; n += LANES) {
+            Floats tops[LANES];
+            for (int i = 0; i < LANES; ++i) {
+                const float* scores = scores_[c % 2][n + i];
+                tops[i] = load(scores) * factor_;
+                for (int group = 1; group < GROUPS; ++group) tops[i] = max(tops[i], load(scores + group * LANES) * factor_);
+            }
+            Floats top = max_of_each(tops);
+            float* bases = queries_.base + first_ + n;
+            for (int i = 0; i < LANES; ++i) bases[i] = bases[i] == UNSEEN ? largest(__builtin_ceilf(top[i]), UNSEEN) : bases[i];
+        }
     }
 
     // Values of the chunk before `c`, and scores of the one after it, where there are any.
@@ -237,16 +283,17 @@ private:
         if constexpr (COLUMN_TILES == 4) load_tile<3>(output + 3 * COLUMNS, ROW_BYTES);
     }
     // Rows behind the last query are nobody's.
-    void store_outputs() {
-        float* output = queries_.output + first_ * DIMENSIONS;
-        store_tile<0>(output, ROW_BYTES);
-        store_tile<1>(output + COLUMNS, ROW_BYTES);
-        if constexpr (COLUMN_TILES == 4) store_tile<2>(output + 2 * COLUMNS, ROW_BYTES);
-        if constexpr (COLUMN_TILES == 4) store_tile<3>(output + 3 * COLUMNS, ROW_BYTES);
+    void store_outputs() { store_outputs(queries_.output + first_ * DIMENSIONS, ROW_BYTES); }
+    void store_outputs(float* output, int64_t stride) {
+        store_tile<0>(output, stride);
+        store_tile<1>(output + COLUMNS, stride);
+        if constexpr (COLUMN_TILES == 4) store_tile<2>(output + 2 * COLUMNS, stride);
+        if constexpr (COLUMN_TILES == 4) store_tile<3>(output + 3 * COLUMNS, stride);
     }
 
     const AttentionCall& call_;
     const Span& span_;
+    const Kept& kept_;
     Queries& queries_;
     int first_, count_;
     float factor_;
@@ -255,6 +302,8 @@ private:
     alignas(64) float scores_[2][TILE_ROWS][KEYS];
     alignas(64) BFloat16 weights_[2][TILE_ROWS][KEYS];
     alignas(64) float totals_[2][TILE_ROWS][LANES];
+    float bases_[TILE_ROWS];  // of the section that ends
+    bool all_begin_;
 };
 
 }  // namespace quire::QUIRE_TILES

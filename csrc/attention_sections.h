@@ -8,6 +8,12 @@
 
 namespace quire::QUIRE_ISA {
 
+// Those of which a query that sees keys up to this position sees some.
+inline Sections sections_seen(const AttentionCall& call, int64_t position) {
+    int64_t oldest = call.window ? largest(int64_t{0}, position - call.window + 1) : 0;
+    return {oldest / SECTION, position / SECTION + 1};
+}
+
 // Of one query: those of a section in Queries, or kept elsewhere.
 struct Sums {
     float *output, *total, *base;
@@ -43,14 +49,26 @@ public:
 
     // After a section that is not the last one of all queries.
     void keep(const AttentionCall& call, Queries& queries, int64_t section) const {
-        for (int n = 0; n < queries.count; ++n) {
-            Sections seen = sections_seen(call, queries.position[n]);
-            if (section + 1 >= seen.last) continue;  // it stays in Queries
-            if (section == seen.first) copy(sums_of(queries, n), of(n, queries.width), queries.width);
-            else if (section > seen.first) add(sums_of(queries, n), of(n, queries.width), queries.width);
-            forget(queries, n);
-        }
+        for (int n = 0; n < queries.count; ++n)
+            if (keep(call, n, queries.position[n], sums_of(queries, n), queries.width, section)) forget(queries, n);
     }
+
+    // One query's sums; false where it has seen its last section, whose sums stay where they are.
+    bool keep(const AttentionCall& call, int n, int64_t position, const Sums& sums, int width, int64_t section) const {
+        Sections seen = sections_seen(call, position);
+        if (section + 1 >= seen.last) return false;
+        if (section == seen.first) copy(sums, of(n, width), width);
+        else if (section > seen.first) add(sums, of(n, width), width);
+        return true;
+    }
+
+    // Whether a section is the first one of queries [begin, begin + count), and not the last one: where their sums belong there is nothing yet.
+    bool all_begin(const AttentionCall& call, const Queries& queries, int begin, int count, int64_t section) const {
+        Sections first = sections_seen(call, queries.position[begin]), last = sections_seen(call, queries.position[begin + count - 1]);
+        return first.first == section && last.first == section && first.last > section + 1;
+    }
+    Sums of(int n, int width) const { return kept_at(memory_ + n * stride_, width); }
+    int64_t stride() const { return stride_; }
 
     // After a query's last one.
     Sums all(const AttentionCall& call, Queries& queries, int n) const {
@@ -62,8 +80,6 @@ public:
     }
 
 private:
-    Sums of(int n, int width) const { return kept_at(memory_ + n * stride_, width); }
-
     float* memory_;
     int64_t stride_;
 };
@@ -72,15 +88,15 @@ private:
 template <typename Type, typename SumsOf>
 int write_output(const AttentionCall& call, const Part& part, int kv_head, int width, SumsOf&& sums) {
     int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim;
-    int count = static_cast<int>(part.last - part.first) * heads;
-    for (int n = 0; n < count; ++n) {
-        int64_t row = (part.first + n / heads) * call.num_heads + kv_head * heads + n % heads;
-        auto* to = static_cast<typename Type::Value*>(call.output) + row * head_dim;
-        const Sums of_query = sums(n);
-        float share = 1.0f / sum_of(load(of_query.total));
-        for (int d = 0; d < width; d += LANES) store_part(to + d, load(of_query.output + d) * share, head_dim - d);
-    }
-    return count;
+    int n = 0;
+    for (int64_t token = part.first; token < part.last; ++token)
+        for (int head = 0; head < heads; ++head, ++n) {
+            auto* to = static_cast<typename Type::Value*>(call.output) + (token * call.num_heads + kv_head * heads + head) * head_dim;
+            const Sums of_query = sums(n);
+            float share = 1.0f / sum_of(load(of_query.total));
+            for (int d = 0; d < width; d += LANES) store_part(to + d, load(of_query.output + d) * share, head_dim - d);
+        }
+    return n;
 }
 
 // A split item's sums in scratch: [sections, queries, floats_of_sums].

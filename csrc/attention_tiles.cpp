@@ -49,23 +49,28 @@ public:
                call.layout.panels(Type::PER_UNIT);
     }
 
-    void pass(const AttentionCall& call, const Item& item, int64_t section, Queries& queries) {
-        if (head_dim_ == 2 * UNITS) pass<1>(call, item, section, queries);
-        else pass<2>(call, item, section, queries);
+    void pass(const AttentionCall& call, const Job& job, Queries& queries, const Kept& kept) {
+        if (head_dim_ == 2 * UNITS) pass<1>(call, job, queries, kept);
+        else pass<2>(call, job, queries, kept);
     }
 
     Chunk<Type> chunk;
 
 private:
     template <int STEPS>
-    void pass(const AttentionCall& call, const Item& item, int64_t section, Queries& queries) {
-        int64_t row = item.parts[0].row, first = section * CHUNKS_OF_SECTION, last = first + CHUNKS_OF_SECTION;
-        Keys all = own_keys(call, {row, call.query_starts[row], call.query_starts[row + 1]}, item.kv_head, 0);
-        span_.lay_out(call, all, first / CHUNKS_OF_SPAN * CHUNKS_OF_SPAN, chunk);
-        for (int n = 0; n < queries.count; n += TILE_ROWS) {
-            Pass<STEPS> pass(call, span_, queries, n, queries.count - n < TILE_ROWS ? queries.count - n : TILE_ROWS);
-            int64_t begin = largest(first, pass.begin()), end = pass.end() < last ? pass.end() : last;
-            if (begin < end) pass.run(begin, end);
+    void pass(const AttentionCall& call, const Job& job, Queries& queries, const Kept& kept) {
+        int64_t row = job.item->parts[0].row, last = job.sections.last * CHUNKS_OF_SECTION;
+        Keys all = own_keys(call, {row, call.query_starts[row], call.query_starts[row + 1]}, job.item->kv_head, 0);
+        for (int64_t first = job.sections.first * CHUNKS_OF_SECTION; first < last;) {
+            int64_t span = first / CHUNKS_OF_SPAN * CHUNKS_OF_SPAN, beyond = smallest(span + CHUNKS_OF_SPAN, last);
+            span_.lay_out(call, all, span, chunk);
+            for (int n = 0; n < queries.count; n += TILE_ROWS) {
+                Pass<STEPS> pass(call, span_, kept, queries, n, queries.count - n < TILE_ROWS ? queries.count - n : TILE_ROWS);
+                int64_t begin = largest(first, pass.begin()), end = smallest(pass.end(), beyond);
+                if (begin < end) pass.run(begin, end);
+            }
+            first = beyond;
+            if (first < last) kept.keep(call, queries, first / CHUNKS_OF_SECTION - 1);
         }
     }
 
@@ -180,10 +185,9 @@ private:
     Span span_;
 };
 
-void attend_section(const AttentionCall& call, const Item& item, int64_t section, const Keys& after, Queries& queries,
-                    InTiles& way) {
-    if (way.passes(call, item)) way.pass(call, item, section, queries);
-    else QUIRE_ISA::attend_section(call, item, section, after, queries, way);
+void attend_sections(const AttentionCall& call, const Job& job, const Keys& after, Queries& queries, const Kept& kept, InTiles& way) {
+    if (way.passes(call, *job.item)) way.pass(call, job, queries, kept);
+    else QUIRE_ISA::attend_sections(call, job, after, queries, kept, way);
 }
 
 // Of a head's dimensions whole tiles only.

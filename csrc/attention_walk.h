@@ -54,6 +54,17 @@ void attend_section(const AttentionCall& call, const Item& item, int64_t section
     }
 }
 
+// All of a job's sections. Sums of a query's last one are in Queries then, and others kept.
+template <typename Way>
+void attend_sections(const AttentionCall& call, const Job& job, const Keys& after, Queries& queries, const Kept& kept, Way& way) {
+    int64_t last = job.sections.last - 1;
+    for (int64_t section = job.sections.first; section < last; ++section) {
+        attend_section(call, *job.item, section, next_keys(call, *job.item, section + 1, 0, after), queries, way);
+        kept.keep(call, queries, section);
+    }
+    attend_section(call, *job.item, last, after, queries, way);
+}
+
 // Results of the job's queries; or their sums, where it is of a split item.
 template <typename Way>
 void attend(const AttentionCall& call, const Job& job, const Keys& after, Queries& queries, const Kept& kept, Way& way) {
@@ -62,13 +73,8 @@ void attend(const AttentionCall& call, const Job& job, const Keys& after, Querie
     queries.count = 0;
     for (int p = 0; p < item.num_parts; ++p)
         queries.count += read_queries<Type>(call, item.parts[p], item.kv_head, queries.count, queries);
-    int64_t last = job.sections.last - 1;
-    for (int64_t section = job.sections.first; section < last; ++section) {
-        attend_section(call, item, section, next_keys(call, item, section + 1, 0, after), queries, way);
-        kept.keep(call, queries, section);
-    }
-    attend_section(call, item, last, after, queries, way);
-    if (job.split) return SplitSums(call, *job.split, queries.width).put(queries, last);
+    attend_sections(call, job, after, queries, kept, way);
+    if (job.split) return SplitSums(call, *job.split, queries.width).put(queries, job.sections.last - 1);
     for (int p = 0, begin = 0; p < item.num_parts; ++p) {
         auto sums = [&](int n) { return kept.all(call, queries, begin + n); };
         begin += write_output<Type>(call, item.parts[p], item.kv_head, queries.width, sums);
@@ -82,7 +88,7 @@ void attention(const AttentionCall& call, const Team& team) {
     AttentionJobs jobs(call, team.size);
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT, num_words = num_units * Type::WORDS;
     int width = (head_dim + LANES - 1) / LANES * LANES;
-    int64_t kept_floats = floats_of_sums(head_dim), num_kept = jobs.adds_up() ? jobs.most_queries() : 0;
+    int64_t kept_floats = floats_of_sums(head_dim), num_kept = jobs.adds_up() ? jobs.most_queries() + Way::SPARE_QUERIES : 0;
     std::vector<Line> lines(num_lines(num_kept * kept_floats + ROOM * (width + LANES + num_words)) + 2 * num_lines(KEYS * head_dim) + 2);
     Queries queries;
     Way way(call, jobs.most_queries());

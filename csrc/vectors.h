@@ -214,6 +214,10 @@ template <typename T>
 T largest(T a, T b) {
     return a > b ? a : b;
 }
+template <typename T>
+T smallest(T a, T b) {
+    return a < b ? a : b;
+}
 
 template <std::size_t FIRST, typename Vector, std::size_t... LANE>
 inline auto lanes_from(Vector v, std::index_sequence<LANE...>) { return __builtin_shufflevector(v, v, (FIRST + LANE)...); }

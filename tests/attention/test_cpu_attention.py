@@ -182,20 +182,23 @@ def test_scores_that_rise_or_fall_along_the_row(
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
-@pytest.mark.parametrize("window", [None, 1000])
+@pytest.mark.parametrize("window", [None, 1000, 4264 - 2048])  # which begins in one section or in the next one
 @pytest.mark.parametrize("head_dim", [32, 64])
 def test_many_tokens_after_many_keys_have_the_bits_of_few_at_a_time(
     head_dim: int, window: int | None, instruction_set: str
 ) -> None:
-    """Queries of many tokens pass over all of some thousand keys before the next ones do; of few tokens they meet chunks together."""
+    """Queries of many tokens pass over all of some thousand keys before the next ones do, or where a row is split over those of a section;
+    of few tokens they meet chunks together."""
     shape = make_shape(num_heads=3, num_kv_heads=1, head_dim=head_dim, window=window)
     row = make_tokens(shape, 4300, seed=5, dtype=torch.bfloat16)
     outputs = []
-    for counts in ([70], [10] * 7):
+    for num_threads, counts in ((1, [70]), (2, [70]), (2, [10] * 7)):
+        native.use_num_threads(num_threads)
         paged = PagedRows(backend(instruction_set), shape, [row], block_size=16)
         paged.step({0: 4230}, last_tokens=True)
         outputs += paged.run([{0: count} for count in counts])
     assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[1], outputs[2])
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
