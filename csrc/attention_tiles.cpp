@@ -12,6 +12,7 @@ constexpr int UNITS = UNITS_OF_TILE, PARTS_OF_VALUES = PARTS_OF_CHUNK;
 inline void put_units(const int32_t* from, int32_t* to) { std::memmove(to, from, TILE_BYTES); }
 inline void put_zeros(int32_t* to) { std::memset(to, 0, TILE_BYTES); }
 
+constexpr int SPANS = 8;  // that stay laid out for a row's next queries
 constexpr int FEWEST_OF_PASS = 2 * TILE_ROWS;  // with fewer queries K and V are read once for all
 
 class InTiles {
@@ -62,10 +63,11 @@ private:
         int64_t row = job.item->parts[0].row, last = job.sections.last * CHUNKS_OF_SECTION;
         Keys all = own_keys(call, {row, call.query_starts[row], call.query_starts[row + 1]}, job.item->kv_head, 0);
         for (int64_t first = job.sections.first * CHUNKS_OF_SECTION; first < last;) {
-            int64_t span = first / CHUNKS_OF_SPAN * CHUNKS_OF_SPAN, beyond = smallest(span + CHUNKS_OF_SPAN, last);
-            span_.lay_out(call, all, span, chunk);
+            int64_t number = first / CHUNKS_OF_SPAN, beyond = smallest((number + 1) * CHUNKS_OF_SPAN, last);
+            Span& span = spans_[number % SPANS];
+            span.lay_out(call, all, number * CHUNKS_OF_SPAN, chunk);
             for (int n = 0; n < queries.count; n += TILE_ROWS) {
-                Pass<STEPS> pass(call, span_, kept, queries, n, queries.count - n < TILE_ROWS ? queries.count - n : TILE_ROWS);
+                Pass<STEPS> pass(call, span, kept, queries, n, queries.count - n < TILE_ROWS ? queries.count - n : TILE_ROWS);
                 int64_t begin = largest(first, pass.begin()), end = smallest(pass.end(), beyond);
                 if (begin < end) pass.run(begin, end);
             }
@@ -182,7 +184,7 @@ private:
     int head_dim_, num_rows_, asks_ = 1;
     const int32_t* values_[PARTS_OF_VALUES];
     Group group_;
-    Span span_;
+    Span spans_[SPANS];  // of up to 32,768 keys
 };
 
 void attend_sections(const AttentionCall& call, const Job& job, const Keys& after, Queries& queries, const Kept& kept, InTiles& way) {

@@ -189,7 +189,7 @@ def test_many_tokens_after_many_keys_have_the_bits_of_few_at_a_time(
 ) -> None:
     """Queries of many tokens pass over all of some thousand keys before the next ones do, or where a row is split over those of a section;
     of few tokens they meet chunks together."""
-    shape = make_shape(num_heads=3, num_kv_heads=1, head_dim=head_dim, window=window)
+    shape = make_shape(num_heads=6, num_kv_heads=2, head_dim=head_dim, window=window)
     row = make_tokens(shape, 4300, seed=5, dtype=torch.bfloat16)
     outputs = []
     for num_threads, counts in ((1, [70]), (2, [70]), (2, [10] * 7)):
