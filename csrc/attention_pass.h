@@ -91,16 +91,16 @@ public:
             if (begins) begin_section(c);
             see(c);
             if (group_.whole && queries_.base[first_ + count_ - 1] == UNSEEN) begin_bases(c);
-            Ints within = Ints{} - 1;  // signs: negative where no sum of weights is too large so far
+            Ints most = {};  // bits of sums of weights: numbers without a sign have their order, and those of a NaN are larger
             const Weighing next(*this, c);
             if (group_.whole && c > begin && c + 1 < end) {
-                multiply<true, true>(c, [&, next](int i) __attribute__((always_inline)) { next.weigh_whole(i, within); });
+                multiply<true, true>(c, [&, next](int i) __attribute__((always_inline)) { next.weigh_whole(i, most); });
             } else {
                 multiply_around(c, begin, end);
-                for (int i = 0; i < count_; ++i) next.weigh(i, group_.seen_by(i), within);
+                for (int i = 0; i < count_; ++i) next.weigh(i, group_.seen_by(i), most);
             }
             if (begins) end_section(c);
-            if (any(within >= 0)) weigh_one_by_one(c);
+            if (any(most > (Ints)fill(LARGEST_SUM))) weigh_one_by_one(c);
         }
         multiply<true, false>(end, [](int) {});
         store_outputs();
@@ -233,27 +233,26 @@ private:
               base_(pass.queries_.base + pass.first_), factor_(fill(pass.factor_)) {}
 
         // One that has a base and sees all of the chunk.
-        [[gnu::always_inline]] void weigh_whole(int i, Ints& within) const {
+        [[gnu::always_inline]] void weigh_whole(int i, Ints& most) const {
             Floats v[GROUPS];
             for (int group = 0; group < GROUPS; ++group) v[group] = under(i, group, fill(base_[i]));
-            put(i, v, within);
+            put(i, v, most);
         }
-        void weigh(int i, Seen seen, Ints& within) const {
+        void weigh(int i, Seen seen, Ints& most) const {
             auto score = [&](int group, Floats base) { return under(i, group, base); };
             if (base_[i] == UNSEEN) base_[i] = whole_top(score, seen);  // no sums yet that would follow
             Floats v[GROUPS];
             put_under(base_[i], score, seen, v);
-            put(i, v, within);
+            put(i, v, most);
         }
 
     private:
         [[gnu::always_inline]] Floats under(int i, int group, Floats base) const { return multiply_subtract(load(scores_ + i * KEYS + group * LANES), factor_, base); }
-        [[gnu::always_inline]] void put(int i, Floats (&v)[GROUPS], Ints& within) const {
+        [[gnu::always_inline]] void put(int i, Floats (&v)[GROUPS], Ints& most) const {
             Floats sum = put_weights<InBFloat16::WEIGHT_DEGREE>(v);
             InBFloat16::put_weights(v, {}, {}, reinterpret_cast<float*>(weights_ + i * KEYS));
             store(after_ + i * LANES, load(before_ + i * LANES) + sum);
-            // Numbers without a sign have the order of their bits. A comparison would keep products waiting.
-            within &= (Ints)sum - (Ints)fill(LARGEST_SUM) - 1;
+            most = max(most, (Ints)sum);  // a comparison would keep products waiting
         }
 
         const float* scores_;

@@ -3,12 +3,17 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "instruction_sets.h"
+#include "kernel_clock.h"
 #include "program.h"
 #include "seats.h"
 
@@ -28,6 +33,18 @@ int run(Program& program, int num_threads, std::optional<std::pair<int64_t, int6
     return program.run(num_threads, counts ? std::optional(Counts{counts->first, counts->second, program.num_rows()}) : std::nullopt);
 }
 
+using Times = std::vector<std::tuple<int64_t, int64_t, double>>;
+
+std::vector<std::tuple<std::string, int64_t, int64_t, Times>> kernel_times() {
+    std::vector<std::tuple<std::string, int64_t, int64_t, Times>> kernels;
+    for (const ClockedKernel& kernel : clocked_kernels()) {
+        Times times;
+        for (const KernelTime& time : kernel.times) times.push_back({time.num_tokens, time.num_rows, time.seconds});
+        kernels.push_back({kernel.name, kernel.place, kernel.weight_bytes, std::move(times)});
+    }
+    return kernels;
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -38,6 +55,8 @@ NB_MODULE(_native, module) {
         .def("__len__", &Program::size);
     module.def("instruction_sets", [] { return instruction_sets(true); });
     module.def("emulated_sets", [] { return instruction_sets(false); });
+    module.def("clock_kernels", &clock_kernels, nb::arg("on"));
+    module.def("clocked_kernels", &kernel_times);
     module.def("use_cores", &use_cores, nb::arg("cores"));
     bind_attention(module);
     bind_linear(module);

@@ -10,6 +10,7 @@
 #include "counts.h"
 #include "crew.h"
 #include "instruction_sets.h"
+#include "kernel_clock.h"
 #include "program.h"
 
 namespace quire {
@@ -28,7 +29,7 @@ void submit(Program* program, int num_threads, Kernel<Call> kernel, const Call& 
         if (counts) resize(sized, *counts);
         kernel(sized, team);
     };
-    if (program) return program->add(part, num_tokens, first_tokens, weight);
+    if (program) return program->add(clocked(part, typeid(Call), program->size(), weight), num_tokens, first_tokens, weight);
     nanobind::gil_scoped_release released;
     run_on_team(num_threads, [&](const Team& team) { kernel(call, team); });
 }
