@@ -12,7 +12,7 @@ constexpr int UNITS = UNITS_OF_TILE, PARTS_OF_VALUES = PARTS_OF_CHUNK;
 inline void put_units(const int32_t* from, int32_t* to) { std::memmove(to, from, TILE_BYTES); }
 inline void put_zeros(int32_t* to) { std::memset(to, 0, TILE_BYTES); }
 
-constexpr int SPANS = 8;  // that stay laid out for a row's next queries
+constexpr int SPANS = 8;  // of 4,096 keys each, that stay laid out for a row's next queries
 constexpr int FEWEST_OF_PASS = 2 * TILE_ROWS;  // with fewer queries K and V are read once for all
 
 class InTiles {
@@ -184,7 +184,7 @@ private:
     int head_dim_, num_rows_, asks_ = 1;
     const int32_t* values_[PARTS_OF_VALUES];
     Group group_;
-    Span spans_[SPANS];  // of up to 32,768 keys
+    Span spans_[SPANS];
 };
 
 void attend_sections(const AttentionCall& call, const Job& job, const Keys& after, Queries& queries, const Kept& kept, InTiles& way) {

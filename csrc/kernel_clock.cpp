@@ -36,7 +36,7 @@ std::string name_of(const std::type_info& call) {
 void clock_kernels(bool on) {
     std::lock_guard lock(the_clock().mutex);
     the_clock().on = on;
-    the_clock().kernels.clear();  // programs keep theirs
+    the_clock().kernels.clear();
 }
 
 Program::Kernel clocked(Program::Kernel kernel, const std::type_info& call, int64_t place, const Range& weight) {
@@ -44,8 +44,9 @@ Program::Kernel clocked(Program::Kernel kernel, const std::type_info& call, int6
     if (!the_clock().on) return kernel;
     auto found = std::make_shared<ClockedKernel>(ClockedKernel{name_of(call), place, weight.begin ? weight.num_bytes : 0, {}});
     the_clock().kernels.push_back(found);
-    return [kernel = std::move(kernel), found](const Team& team, const std::optional<Counts>& counts) {
-        if (team.thread != 0) return kernel(team, counts);
+    return [kernel = std::move(kernel), kept = std::weak_ptr(found)](const Team& team, const std::optional<Counts>& counts) {
+        auto found = team.thread == 0 ? kept.lock() : nullptr;
+        if (!found) return kernel(team, counts);
         auto begin = std::chrono::steady_clock::now();
         kernel(team, counts);
         std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;

@@ -1,6 +1,4 @@
-// What each kernel of a program takes. Programs that are recorded while it is on have their kernels wrapped; others pay nothing.
-//
-// Compiled once, for every processor: nothing here may be inlined into an instruction set's files.
+// What each kernel of a program takes. Programs that are recorded while the clock is on have their kernels wrapped; others pay nothing.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +24,7 @@ struct ClockedKernel {
     std::vector<KernelTime> times;
 };
 
-// On or off for what is recorded from now on. What has been measured is forgotten.
+// On or off for what is recorded from now on. What has been measured is forgotten, and programs recorded before are measured no longer.
 void clock_kernels(bool on);
 
 // The kernel itself while the clock is off.

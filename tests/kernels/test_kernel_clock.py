@@ -46,6 +46,7 @@ def test_kernels_are_told_in_their_order_with_the_steps_tokens() -> None:
         native.run(before)
         native.run(recording, (2, 1))
         linear, gated = clocked_kernels()
+    assert expected.stored.all()
     assert np.array_equal(y.stored, expected.stored)
     assert (linear.name, gated.name) == ("Dense", "Gate")
     assert (linear.place, gated.place) == (0, 1)
@@ -53,7 +54,7 @@ def test_kernels_are_told_in_their_order_with_the_steps_tokens() -> None:
     assert gated.weight_bytes == 0
     for kernel in (linear, gated):
         assert [(time.num_tokens, time.num_rows) for time in kernel.times] == [(None, None), (2, 1)]
-        assert all(time.seconds > 0 for time in kernel.times)
+        assert all(time.seconds >= 0 for time in kernel.times)
 
 
 def test_without_the_clock_nothing_is_kept() -> None:

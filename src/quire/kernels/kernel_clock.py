@@ -29,7 +29,7 @@ class ClockedKernel(NamedTuple):
 
 @contextmanager
 def kernels_clocked() -> Iterator[None]:
-    """Programs that are recorded within are measured wherever they run, until the next ones are clocked; others pay nothing."""
+    """Programs that are recorded within are measured until its end; others pay nothing."""
     module().clock_kernels(True)
     try:
         yield
@@ -38,7 +38,7 @@ def kernels_clocked() -> Iterator[None]:
 
 
 def clocked_kernels() -> list[ClockedKernel]:
-    """Of the programs recorded within `kernels_clocked`, and while still within it, in the order of recording. Not while one runs."""
+    """Of the programs recorded within `kernels_clocked`, in the order of recording: to be asked within it too, and not while one runs."""
 
     def known(count: int) -> int | None:
         return None if count < 0 else count
