@@ -6,8 +6,6 @@
 
 namespace quire::QUIRE_ISA {
 
-constexpr int CACHE_LINE = 64;
-
 // K and V of the keys that come after a chunk, asked for a few lines at a time while that is computed: asked for all at once they
 // would fill the places for misses, and computing would wait for memory and memory for computing. What is not asked for is
 // waited for: of codes, which have scales behind them, a chunk's steps would not get to the end two lines at a time.

@@ -8,6 +8,8 @@ namespace quire::QUIRE_TILES {
 namespace {
 
 constexpr int UNITS = TILE_ROWS;  // of four codes, in a tile of K or V
+// After a product and after a query's weights, of which there are fewer: so that memory has something to do all the time.
+constexpr int ASKS_BETWEEN = 2;
 static_assert(KEYS == UNITS * 4 && PANELS == 4);
 
 // 64 units. All are loaded before the first is stored: so many bytes of a memmove would be a call.
@@ -37,12 +39,14 @@ public:
         lay_out_values();
         float factor = call.softcap > 0 ? call.scale : call.scale * LOG2_E;
         for (int key = 0; key < KEYS; key += LANES) store(key_factors_ + key, load(chunk.key_scales + key) * factor);
-        asks_ = count > 2 * TILE_ROWS ? 1 : ASKS;
+        asks_ = count > 2 * TILE_ROWS ? 1 : ASKS_BETWEEN;
         for (int n = 0; n < count; n += TILE_ROWS) {
             group_.begin(call, queries, begin + n, count - n < TILE_ROWS ? count - n : TILE_ROWS, first, whole);
             if (!group_.sees_any()) continue;
             score(queries);
             weigh_all(call, queries);
+            ask();
+            ask();
             round_weights();
             for (int d = 0; d < head_dim_; d += 4 * COLUMNS) add_values(queries, d);
         }
@@ -129,6 +133,7 @@ private:
             };
             if (call.softcap > 0) weigh<Type>(capped_under, queries, group_.first + i, group_.seen_by(i), chunk.value_scales, to);
             else weigh<Type>(under, queries, group_.first + i, group_.seen_by(i), chunk.value_scales, to);
+            ask();
         }
     }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention_sections.h"
+#include "flush_to_zero.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -85,6 +86,7 @@ template <typename Way>
 void attention(const AttentionCall& call, const Team& team) {
     using Type = typename Way::Type;
     constexpr int ROOM = MAX_QUERIES + Way::SPARE_QUERIES;
+    const FlushToZero of_weights_far_below_the_largest;
     AttentionJobs jobs(call, team.size);
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT, num_words = num_units * Type::WORDS;
     int width = (head_dim + LANES - 1) / LANES * LANES;

@@ -231,7 +231,8 @@ struct CodesByCodes : KVCodes<BFloat16> {
     }
     static void store_codes(int8_t* to, Ints whole, int count) {
         QuarterBytes codes = __builtin_convertvector(whole, QuarterBytes);
-        std::memcpy(to, &codes, count < LANES ? count : LANES);
+        if (count >= LANES) std::memcpy(to, &codes, LANES);  // of a fixed size it is no call
+        else std::memcpy(to, &codes, count);
     }
 };
 

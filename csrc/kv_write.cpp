@@ -82,6 +82,29 @@ void write_head(const WriteCall& call, bool panels, int64_t slot, int head, cons
     }
 }
 
+inline void ask_to_write(const void* to) { __builtin_prefetch(to, 1); }
+
+// For the lines that a token's K and V come to lie on: each unit of K has one of its own, which it shares with that of its neighbours.
+template <typename Type>
+void ask_for_lines(const WriteCall& call, int64_t slot, bool of_key) {
+    constexpr int PER_UNIT = Type::PER_UNIT;
+    using Stored = typename Type::Stored;
+    const KVLayout& layout = call.layout;
+    int64_t block = slot / layout.block_size, place = slot % layout.block_size;
+    for (int head = 0; head < layout.num_kv_heads; ++head) {
+        const auto* to_key = static_cast<const Stored*>(call.key_cache) + layout.key_at(true, PER_UNIT, block, place, head, 0);
+        const auto* to_value = static_cast<const Stored*>(call.value_cache) + layout.value_at(true, PER_UNIT, block, place / PER_UNIT * PER_UNIT, head, 0);
+        if (of_key)
+            for (int d = 0; d < layout.head_dim; d += PER_UNIT, to_key += layout.block_size * PER_UNIT) ask_to_write(to_key);
+        for (int d = 0; d < layout.head_dim * PER_UNIT; d += CACHE_LINE / sizeof(Stored)) ask_to_write(to_value + d);
+        if constexpr (Type::HAS_SCALES) {
+            int64_t at = layout.scale_at(true, block, place, head);
+            ask_to_write(static_cast<const Stored*>(call.key_cache) + at);
+            ask_to_write(static_cast<const Stored*>(call.value_cache) + at);
+        }
+    }
+}
+
 template <typename Type>
 void write(const WriteCall& call, const Team& team) {
     using Value = typename Type::Value;
@@ -90,15 +113,20 @@ void write(const WriteCall& call, const Team& team) {
     bool panels = layout.panels(Type::PER_UNIT);
     std::vector<Line> lines(num_lines(layout.head_dim));
     auto* room = reinterpret_cast<Stored*>(lines.data());
+    auto ask = [&](int64_t token) {
+        if (!panels || token >= call.num_tokens) return;
+        int64_t slot = call.slots[token];
+        bool follows = token > 0 && call.slots[token - 1] + 1 == slot;
+        if (!follows || slot % Type::PER_UNIT == 0) ask_for_lines<Type>(call, slot, !follows || slot % (CACHE_LINE / UNIT) == 0);
+    };
+    bool any = false;
     share(team, call.num_tokens, [&](int64_t token) {
-        int64_t slot = call.slots[token], block = slot / layout.block_size, place = slot % layout.block_size;
+        int64_t slot = call.slots[token];
+        if (!any) ask(token);
+        any = true;
+        ask(token + 1);
         const Value* key = static_cast<const Value*>(call.key) + token * call.key_stride;
         const Value* value = static_cast<const Value*>(call.value) + token * call.value_stride;
-        // A token's K lies on a line for each of its units: all are asked for before it is rotated.
-        for (int head = 0; panels && head < layout.num_kv_heads; ++head) {
-            const Stored* to = static_cast<Stored*>(call.key_cache) + layout.key_at(panels, Type::PER_UNIT, block, place, head, 0);
-            for (int d = 0; d < layout.head_dim; d += Type::PER_UNIT, to += layout.block_size * Type::PER_UNIT) __builtin_prefetch(to, 1);
-        }
         rotate_token<Value>(call.query_rope, token);
         rotate_token<Value>(call.key_rope, token);
         for (int head = 0; head < layout.num_kv_heads; ++head)

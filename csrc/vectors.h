@@ -346,6 +346,8 @@ inline void transpose(Floats (&rows)[LANES]) {
     }
 }
 
+constexpr int CACHE_LINE = 64;
+
 // Asks for memory that is needed soon, and for the second cache: the first has few places for lines on their way, and those
 // that are filled ahead keep the loads of the moment waiting (docs/lab.md).
 inline void prefetch(const void* from) { __builtin_prefetch(from, 0, 2); }

@@ -1,0 +1,40 @@
+"""Weights too small to be normal numbers are nothing to native attention, and to what its caller computes afterwards they are numbers."""
+
+from __future__ import annotations
+
+import math
+import platform
+
+import pytest
+import torch
+from tests.attention.paged_rows import PagedRows, Tokens, make_shape
+from tests.attention.test_cpu_attention import backend
+from tests.kernels.forced import SETS
+
+from quire.core.native import has_native_module
+
+pytestmark = [
+    pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built"),
+    pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="elsewhere they are as fast as others"),
+]
+
+POWERS = 132
+"""A power of two this far below the largest weight is below 2^-126 wherever the base is."""
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [2, 200])
+def test_weights_below_the_smallest_normal_number(length: int, dtype: torch.dtype, instruction_set: str) -> None:
+    """All keys but the first have such a weight, and values that would show it."""
+    shape = make_shape(num_heads=3, num_kv_heads=1, head_dim=64)
+    query = torch.zeros(length, 3, 64)
+    key = torch.zeros(length, 1, 64)
+    value = torch.full((length, 1, 64), 1e38)
+    query[:, :, 0] = 16.0
+    key[1:, 0, 0] = -POWERS * math.log(2) / (16.0 * shape.scale)
+    value[0] = 1.0
+    row = Tokens(query.to(dtype), key.to(dtype), value.to(dtype))
+    (output,) = PagedRows(backend(instruction_set), shape, [row], block_size=16).run([{0: length - 1}, {0: 1}])
+    assert torch.equal(output, torch.ones_like(output))
+    assert (torch.tensor([1e-39]) * 0.5).item() > 0
