@@ -1,5 +1,6 @@
 """Engine after engine, round after round: what disturbs the machine for a while disturbs all of them. Each round begins with
-another engine."""
+another engine. A turn begins with a run that does not count, of other prompts: a machine may take from a process that waits what
+it then takes long to get back (docs/lab.md), and an engine in use does not wait for minutes between two requests."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from benchmarks.peers.contender import Contender, make_room, one_line
 from benchmarks.peers.record import Record
 
 Measure = Callable[[Contender, int, float], Figures]
-"""A contender, the round's number (0 is the warm-up), the seconds it has left -> figures."""
+"""A contender, the round's number, the seconds it has left -> figures. 0 is the warm-up, and -n the run before that of round n."""
 WARM_UP = 0
 
 
@@ -50,9 +51,12 @@ class Interleaved:
             return False
         try:
             if self.case.run is not None:
-                self._get_ready(contender, number, others, left)
+                make_room(contender, others)
+                contender.ensure_started()
             start = time.perf_counter()
-            figures = self.measure(contender, number, left)
+            if self.case.run is not None and number != WARM_UP:
+                self.measure(contender, -number, left)
+            figures = self.measure(contender, number, left - (time.perf_counter() - start))
         except Exception as error:
             self._skip(contender, one_line(error))
             return False
@@ -68,14 +72,6 @@ class Interleaved:
             self.record.add_run(self.case.letter, contender.name, number, figures)
             self.record.write()
         return True
-
-    def _get_ready(self, contender: Contender, number: int, others: Sequence[Contender], limit_s: float) -> None:
-        """One that was stopped to make room for others is as warm as they are when its round is measured."""
-        make_room(contender, others)
-        if contender.worker is None:
-            contender.ensure_started()
-            if number != WARM_UP:
-                self.measure(contender, WARM_UP, limit_s)
 
     def _label(self, key: str) -> str:
         return next((figure.label for figure in self.case.figures if figure.key == key), key)

@@ -95,6 +95,8 @@ def provenance(results: Results) -> str:
     first = results.about[0]
     machine, settings = first["machine"], first["settings"]
     begins = "each round beginning with the next one" if settings.get("rotated") else "quire first"
+    if settings.get("awake"):
+        begins += ", and each turn of cases a to d with a run that does not count"
     return (
         f"{title(results)} on {machine['cores']} cores of {machine['cpu']} ({machine['cpu features']}),"
         f" {machine['memory']}; {made(machine)}. Medians of {settings['rounds']} rounds after a warm-up, the engines in turn"

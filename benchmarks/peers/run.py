@@ -129,6 +129,7 @@ def begin_record(options: Options, contenders: Sequence[Contender], absent: dict
         "sizes": asdict(options.sizes),
         "perplexity_tokens": options.perplexity_tokens,
         "rotated": True,
+        "awake": True,
     }
     return Record(options.output, describe(options.root), settings, asdict(limits), rooflines, absent=absent)
 

@@ -278,7 +278,7 @@ def three_for_two_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lis
     return engines
 
 
-def test_who_has_just_had_a_turn_makes_room_and_is_warmed_up_again(
+def test_who_has_just_had_a_turn_makes_room_and_all_turns_begin_with_a_run_that_does_not_count(
     three_for_two_places: list[Contender], tmp_path: Path
 ) -> None:
     order = []
@@ -292,8 +292,8 @@ def test_who_has_just_had_a_turn_makes_room_and_is_warmed_up_again(
     Interleaved(CASES["c"], measure, found).run(three_for_two_places, 2)
     assert order == [
         *[("a", 0, "a"), ("b", 0, "ab"), ("c", 0, "ac")],
-        *[("b", 0, "bc"), ("b", 1, "bc"), ("c", 1, "bc"), ("a", 0, "ab"), ("a", 1, "ab")],
-        *[("c", 0, "ac"), ("c", 2, "ac"), ("a", 2, "ac"), ("b", 0, "bc"), ("b", 2, "bc")],
+        *[("b", -1, "bc"), ("b", 1, "bc"), ("c", -1, "bc"), ("c", 1, "bc"), ("a", -1, "ab"), ("a", 1, "ab")],
+        *[("c", -2, "ac"), ("c", 2, "ac"), ("a", -2, "ac"), ("a", 2, "ac"), ("b", -2, "bc"), ("b", 2, "bc")],
     ]
     assert [(run["engine"], run["round"]) for run in found.runs] == [
         *[("b", 1), ("c", 1), ("a", 1)],
