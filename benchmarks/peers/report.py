@@ -190,9 +190,13 @@ def notes(results: Results, case: Case) -> Iterable[str]:
         )
     if any(run["case"] == case.letter and "max_rate" in run["figures"] for run in results.content["runs"]):
         ttft, tpot = MAX_P99_MS["ttft_p99_ms"], MAX_P99_MS["tpot_p99_ms"]
+        seconds = next(
+            (run["settings"].get("rate_seconds") for run in results.about if case.letter in run["cases"]), None
+        )
         yield from (
             f"Highest good rate: the highest request rate with p99 TTFT ≤ {ttft:.0f} ms and p99 TPOT ≤ {tpot:.0f} ms. It comes from"
-            " one search a server, the servers one after the other: neither interleaved nor a median.",
+            " one search a server, the servers one after the other: neither interleaved nor a median."
+            + (f" Each rate lasts at least {seconds:.0f} s." if seconds else ""),
             "",
         )
 

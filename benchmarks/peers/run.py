@@ -25,7 +25,7 @@ from benchmarks.peers.prepare import Setup
 from benchmarks.peers.quality import Quality, Reference, check_quality, read_reference
 from benchmarks.peers.record import Record
 from benchmarks.peers.roofline import BYTES_A_WEIGHT, Roofline, weight_bytes
-from benchmarks.peers.serving import Load, RunningServer, first_token_through_server, start_server
+from benchmarks.peers.serving import RATE_SECONDS, Load, RunningServer, first_token_through_server, start_server
 from benchmarks.peers.text import Text, fetch_text, read_text
 
 from quire.checkpoint.checkpoint import open_checkpoint
@@ -130,6 +130,7 @@ def begin_record(options: Options, contenders: Sequence[Contender], absent: dict
         "perplexity_tokens": options.perplexity_tokens,
         "rotated": True,
         "awake": True,
+        "rate_seconds": RATE_SECONDS,
     }
     return Record(options.output, describe(options.root), settings, asdict(limits), rooflines, absent=absent)
 

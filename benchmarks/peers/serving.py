@@ -31,8 +31,11 @@ POLL_S = 0.01
 RATES = tuple(round(0.5 * 1.2**step, 2) for step in range(24))
 """0.5 to 33 requests a second, each a fifth above the one before it: what is asked is a ratio."""
 MAX_P99_MS = {"ttft_p99_ms": 500.0, "tpot_p99_ms": 50.0}
+RATE_SECONDS = 20.0
+"""So long at least requests come at a rate that is asked: of as many requests as case f has, a high rate would be over before a
+queue forms."""
 NEAR = 1.5
-"""Up to so many times the limits a rate is asked once more: of 64 requests p99 is the slowest, and one pause decides it."""
+"""Up to so many times the limits a rate is asked once more: of few requests p99 is the slowest, and one pause decides it."""
 
 
 @dataclass(slots=True)
@@ -109,6 +112,11 @@ def highest_good(rates: Sequence[float], is_good: Callable[[float], bool]) -> fl
     return float(rates[num_good - 1]) if num_good else 0.0
 
 
+def num_requests_at(rate: float, sizes: Sizes) -> int:
+    """When the highest rate is looked for."""
+    return max(sizes.served, math.ceil(rate * RATE_SECONDS))
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """The requests of case f: pieces of a text, sent at random times."""
@@ -119,7 +127,7 @@ class Load:
 
     def figures(self, server: RunningServer, seed: int) -> Figures:
         """Raises EngineError if a request fails."""
-        return _figures(self._run(server, self.sizes.request_rate, seed))
+        return _figures(self._run(server, self.sizes.request_rate, seed, self.sizes.served))
 
     def highest_rate(self, server: RunningServer, name: str) -> float:
         """The highest of RATES whose p99 TTFT and TPOT stay within the limits; 0 if none does. Raises EngineError if the
@@ -137,19 +145,19 @@ class Load:
     def _times_the_limits(self, server: RunningServer, rate: float, seed: int) -> float:
         """The larger share of the two limits; infinite where requests failed, as they do on a server with too many."""
         try:
-            figures = _figures(self._run(server, rate, seed))
+            figures = _figures(self._run(server, rate, seed, num_requests_at(rate, self.sizes)))
         except EngineError:
             if not server.process.is_running:
                 raise
             return math.inf
         return max(figures[name] / limit for name, limit in MAX_P99_MS.items())
 
-    def _run(self, server: RunningServer, rate: float, seed: int) -> ServeResult:
+    def _run(self, server: RunningServer, rate: float, seed: int, num_requests: int) -> ServeResult:
         sizes = self.sizes
         dataset = DatasetChoice(
             "sonnet",  # the name that serving benchmarks give pieces of a long text
             self.text_path,
-            sizes.served,
+            num_requests,
             Lengths(sizes.served_prompt, sizes.served_prompt),
             Lengths(sizes.served_output, sizes.served_output),
             seed=seed,

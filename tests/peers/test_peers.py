@@ -29,7 +29,7 @@ from benchmarks.peers.quality import Reference, check_quality, num_equal_leading
 from benchmarks.peers.record import Record
 from benchmarks.peers.roofline import MachineLimits, Roofline, fraction, num_pairs
 from benchmarks.peers.run import wanted_variants
-from benchmarks.peers.serving import RATES, highest_good
+from benchmarks.peers.serving import RATE_SECONDS, RATES, highest_good, num_requests_at
 from benchmarks.peers.text import Text
 
 from quire.checkpoint.model_config import LayerConfig, ModelConfig
@@ -150,6 +150,11 @@ def test_the_highest_good_rate_is_found_with_few_runs(num_good: int) -> None:
 
     assert highest_good(RATES, is_good) == (RATES[num_good - 1] if num_good else 0.0)
     assert len(asked) <= 5
+
+
+def test_a_high_rate_is_asked_for_longer_than_its_burst() -> None:
+    assert num_requests_at(2.0, FULL) == FULL.served
+    assert num_requests_at(23.0, FULL) == 23 * RATE_SECONDS
 
 
 def contender(name: str, tmp_path: Path, kind: type[Contender] = Contender) -> Contender:
