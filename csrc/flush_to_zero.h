@@ -1,4 +1,4 @@
-// Numbers below the smallest normal one as zeros, while a guard lives: x86 takes a hundred times as long for those (denormals) as for others.
+// Numbers below the smallest normal one as zeros, while a guard lives: x86 takes many times as long for those (denormals) as for others.
 #pragma once
 
 #include "vectors.h"
@@ -17,7 +17,7 @@ private:
     unsigned mode_;
 };
 #else
-// Elsewhere they take no longer than others.
+// Elsewhere nothing is done: what they cost there is not measured.
 struct FlushToZero {
     FlushToZero() {}
 };

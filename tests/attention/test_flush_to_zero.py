@@ -15,7 +15,7 @@ from quire.core.native import has_native_module
 
 pytestmark = [
     pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built"),
-    pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="elsewhere they are as fast as others"),
+    pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="elsewhere they stay as they are"),
 ]
 
 POWERS = 132
