@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "gates.h"
 #include "kernels.h"
 #include "stretches.h"
 #include "units.h"
@@ -62,11 +63,11 @@ void interleave(const LinearRows& rows, int64_t row, int64_t num_inputs, int64_t
 }
 
 template <typename Type>
-void multiply_stretch(const DenseCall& call, const typename Type::Word* x, const Stretch& stretch, const Team& team) {
+void multiply_stretch(const DenseCall& call, const GatedRows& gated, const typename Type::Word* x, const Stretch& stretch, const Team& team) {
     const LinearRows& rows = call.rows;
     const DenseWeight& weight = call.weight;
     int64_t num_units = units_of(weight), panel_bytes = num_units * UNIT * PANEL, stretch_bytes = stretch.count * UNIT * PANEL;
-    int64_t num_panels = rows.num_panels(weight.num_outputs);
+    int64_t num_panels = gated.num_panels;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (stretch.count * static_cast<int64_t>(sizeof *x) * ROWS)) * ROWS;
     int64_t num_groups = (num_panels + PANELS - 1) / PANELS;
     const KeptSums* begun = stretch.begins ? nullptr : &stretch.kept;
@@ -74,12 +75,20 @@ void multiply_stretch(const DenseCall& call, const typename Type::Word* x, const
         const uint8_t* panels = static_cast<const uint8_t*>(weight.panels) + panel * panel_bytes + stretch.first * UNIT * PANEL;
         NextPanels ahead = next_panels(panels, N, panel_bytes, stretch_bytes, stretch.count, (num_rows + ROWS - 1) / ROWS);
         in_groups<ROWS>(first_row, num_rows, [&](int64_t row, auto M) {
-            Floats y[M][N * PARTS];
-            if (stretch.ends) prefetch_results<N>(rows, row, M, panel);
-            multiply<Type, M, N>(x + row * num_units + stretch.first * M, stretch.count, panels, panel_bytes, ahead, begun, row, panel, y);
+            // Of these panels, or of those `panels_on`.
+            auto add_up = [&](int64_t panels_on, Floats (&sums)[M][N * PARTS]) {
+                NextPanels next = {ahead.from + panels_on * panel_bytes, ahead.step};
+                multiply<Type, M, N>(x + row * num_units + stretch.first * M, stretch.count, panels + panels_on * panel_bytes, panel_bytes, next, begun, row, panel + panels_on, sums);
+                if (!stretch.ends) stretch.kept.store<M, N * PARTS>(row, panel + panels_on, sums[0]);
+            };
+            Floats y[M][N * PARTS], ups[M][N * PARTS];
+            if (stretch.ends) prefetch_results<N>(gated.results, row, M, panel);
+            add_up(0, y);
+            if (gated.gate) add_up(num_panels, ups);
             ahead.from += stretch.count * ahead.step;
-            if (!stretch.ends) return stretch.kept.store<M, N * PARTS>(row, panel, y[0]);
-            for (int n = 0; n < N; ++n) store_rows(rows, weight.num_outputs, row, (panel + n) * PANEL, y, n * PARTS);
+            if (!stretch.ends) return;
+            if (gated.gate) let_through(*gated.gate, y[0], ups[0], M * N * PARTS);
+            for (int n = 0; n < N; ++n) store_rows(gated.results, gated.num_outputs, row, (panel + n) * PANEL, y, n * PARTS);
         });
     };
     if (rows.panels) {
@@ -88,24 +97,25 @@ void multiply_stretch(const DenseCall& call, const typename Type::Word* x, const
         });
         return;
     }
-    hand_out_blocks(team, rows.num_rows, block, num_groups, PANELS * stretch_bytes, [&](int64_t first, int64_t count, int64_t group) {
+    hand_out_blocks(team, rows.num_rows, block, num_groups, (gated.gate ? 2 : 1) * PANELS * stretch_bytes, [&](int64_t first, int64_t count, int64_t group) {
         at_once<PANELS>(group * PANELS, num_panels - group * PANELS, [&](int64_t panel, auto N) { rows_of_panels(first, count, panel, N); });
     });
 }
 
 template <typename Type>
-void multiply_all(const DenseCall& call, const typename Type::Word* x, const Stretches& stretches, const Team& team) {
-    stretches.each(team, [&](const Stretch& stretch) { multiply_stretch<Type>(call, x, stretch, team); });
+void multiply_all(const DenseCall& call, const GateCall* gate, const typename Type::Word* x, const Stretches& stretches, const Team& team) {
+    GatedRows gated(call.rows, call.weight.num_outputs, gate);
+    stretches.each(team, [&](const Stretch& stretch) { multiply_stretch<Type>(call, gated, x, stretch, team); });
 }
 
 // One row is met as it lies where it ends with a unit: widened or side by side, the members would have to wait for it.
 template <typename Type, typename ManyRows, typename T>
-void dense_linear(const DenseCall& call, const Team& team) {
+void linear(const DenseCall& call, const GateCall* gate, const Team& team) {
     const LinearRows& rows = call.rows;
     int64_t num_inputs = call.weight.num_inputs, num_units = units_of(call.weight);
     Stretches stretches(rows, num_units, num_inputs, call.weight.num_outputs);
     if (rows.num_rows == 1 && num_inputs * sizeof(T) == static_cast<std::size_t>(num_units * UNIT))
-        return multiply_all<Type>(call, static_cast<const int32_t*>(rows.x), stretches, team);
+        return multiply_all<Type>(call, gate, static_cast<const int32_t*>(rows.x), stretches, team);
     auto* x = reinterpret_cast<typename ManyRows::Word*>(stretches.scratch());
     share(team, (rows.num_rows + ROWS - 1) / ROWS, [&](int64_t group) {
         int64_t row = group * ROWS;
@@ -114,22 +124,25 @@ void dense_linear(const DenseCall& call, const Team& team) {
         });
     });
     team.wait();
-    multiply_all<ManyRows>(call, x, stretches, team);
+    multiply_all<ManyRows>(call, gate, x, stretches, team);
 }
 
-}  // namespace
-
-void dense_linear(const DenseCall& call, const Team& team) {
+void linear(const DenseCall& call, const GateCall* gate, const Team& team) {
 #if defined(__AVX512BF16__)
     using ManyRows = PairOfBFloat16;
 #else
     using ManyRows = PairOfWidened;
 #endif
-    if (call.weight.bfloat16) dense_linear<PairOfBFloat16, ManyRows, uint16_t>(call, team);
-    else dense_linear<Float32, Float32, float>(call, team);
+    if (call.weight.bfloat16) linear<PairOfBFloat16, ManyRows, uint16_t>(call, gate, team);
+    else linear<Float32, Float32, float>(call, gate, team);
 }
 
+}  // namespace
+
+void dense_linear(const DenseCall& call, const Team& team) { linear(call, nullptr, team); }
+
 void dense_gated(const DenseGatedCall& call, const Team& team) {
+    if (gates_are_panels(call.linear.weight.num_outputs)) return linear(call.linear, &call.gate, team);
     dense_linear(call.linear, team);
     team.wait();
     gated(call.gate, team);

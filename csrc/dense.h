@@ -21,8 +21,8 @@ struct DenseCall {
     LinearRows rows;
 };
 
-// A linear layer of 2 D outputs, and activation(the first D) * the others of each row. `gate` reads where `linear` writes: a kernel
-// that needs that memory for neither leaves it as it was.
+// A linear layer of 2 D outputs, and activation(the first D) * the others of each row. `gate` reads where `linear` writes, unless D is
+// whole panels: then nothing is stored in between (gates.h), and that memory stays as it was.
 struct DenseGatedCall {
     DenseCall linear;
     GateCall gate;

@@ -195,7 +195,8 @@ void dense_linear(const DenseCall& call, const Team& team) {
 }
 
 void dense_gated(const DenseGatedCall& call, const Team& team) {
-    if (call.linear.weight.bfloat16 && call.linear.weight.num_outputs % (2 * PANEL) == 0) return multiply_all(call.linear, &call.gate, team);
+    if (!call.linear.weight.bfloat16) return QUIRE_ISA::dense_gated(call, team);
+    if (gates_are_panels(call.linear.weight.num_outputs)) return multiply_all(call.linear, &call.gate, team);
     dense_linear(call.linear, team);
     team.wait();
     QUIRE_ISA::gated(call.gate, team);

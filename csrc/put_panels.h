@@ -2,8 +2,7 @@
 // there, or gated; and gated ones of any kind.
 #pragma once
 
-#include "activations.h"
-#include "linear_rows.h"
+#include "gates.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -37,18 +36,12 @@ struct PutLargest {
     }
 };
 
-// What a gate lets through, of results that are rounded as if they had been stored: the bits are those of `gated`.
-template <typename T, typename Activation>
-[[gnu::always_inline]] inline Floats let_through(Activation activation, Floats gate, Floats up) {
-    return activation(rounded_to<T>(gate)) * rounded_to<T>(up);
-}
-
 template <typename Activation>
 struct PutGated : InPlace {
     static constexpr bool GATED = true;
     Activation activation;
     explicit PutGated(Activation chosen) : activation(chosen) {}
-    void operator()(BFloat16* to, Floats gate, Floats up) const { store(to, let_through<BFloat16>(activation, gate, up)); }
+    void operator()(BFloat16* to, Floats gate, Floats up) const { store(to, activation(gate) * up); }
 };
 
 // function(put): PutGated where there is a `gate`.
@@ -67,7 +60,7 @@ void put_gated(const GateCall& call, int64_t row, int64_t output, const Floats (
         for (int m = 0; m < M; ++m)
             for (int p = 0; p < PARTS; ++p) {
                 T* to = static_cast<T*>(call.y.data) + (row + m) * call.y.token_stride + output + p * LANES;
-                store(to, let_through<T>(activation, gates[m][p], ups[m][p]));
+                store(to, activation(gates[m][p]) * ups[m][p]);
             }
     });
 }

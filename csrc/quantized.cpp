@@ -3,6 +3,7 @@
 #include "quantized.h"
 
 #include "code_products.h"
+#include "gates.h"
 #include "integer_rows.h"
 #include "kernels.h"
 #include "stretches.h"
@@ -105,10 +106,10 @@ void to_integers(const QuantizedCall& call, const IntegerRows& x, Range panels, 
 }
 
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED>
-void multiply_stretch(const QuantizedCall& call, const IntegerRows& x, const Stretch& stretch, const Team& team) {
+void multiply_stretch(const QuantizedCall& call, const GatedRows& gated, const IntegerRows& x, const Stretch& stretch, const Team& team) {
     const QuantizedWeight& weight = call.weight;
-    int64_t num_panels = call.rows.num_panels(weight.num_outputs), num_parts = stretch.count / UNITS;
-    int64_t first_byte = stretch.first * UNIT * PANEL * BITS / 8;
+    int64_t num_panels = gated.num_panels, num_parts = stretch.count / UNITS;
+    int64_t halves = gated.gate ? 2 : 1, first_byte = stretch.first * UNIT * PANEL * BITS / 8;
     int64_t num_bytes = stretch.ends ? weight.panel_bytes - first_byte : stretch.count * UNIT * PANEL * BITS / 8;
     int64_t row_bytes = x.row_bytes() * stretch.count * UNIT / weight.num_inputs;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (row_bytes * ROWS)) * ROWS;
@@ -116,41 +117,47 @@ void multiply_stretch(const QuantizedCall& call, const IntegerRows& x, const Str
         const uint8_t* panel = weight.panels + index * weight.panel_bytes + first_byte;
         NextPanels ahead = next_panels(panel, N, weight.panel_bytes, num_bytes, num_parts, (count + ROWS - 1) / ROWS);
         in_groups<N == 1 ? ROWS : 1>(first, count, [&](int64_t row, auto M) {
-            if (stretch.ends) prefetch_results<N>(call.rows, row, M, index);
-            Floats y[M][N * PARTS];
-            multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, M, N>(weight, x, row, index, stretch, ahead, y);
+            auto multiply_panels = [&](int64_t from, const NextPanels& next, Floats (&results)[M][N * PARTS]) {
+                multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, M, N>(weight, x, row, from, stretch, next, results);
+            };
+            Floats y[M][N * PARTS], ups[M][N * PARTS];
+            if (stretch.ends) prefetch_results<N>(gated.results, row, M, index);
+            multiply_panels(index, ahead, y);
+            if (gated.gate) multiply_panels(index + num_panels, {ahead.from + num_panels * weight.panel_bytes, ahead.step}, ups);
             ahead.from += num_parts * ahead.step;
             if (!stretch.ends) return;
-            for (int n = 0; n < N; ++n) store_rows(call.rows, weight.num_outputs, row, (index + n) * PANEL, y, n * PARTS);
+            if (gated.gate) let_through(*gated.gate, y[0], ups[0], M * N * PARTS);
+            for (int n = 0; n < N; ++n) store_rows(gated.results, gated.num_outputs, row, (index + n) * PANEL, y, n * PARTS);
         });
     };
     if (x.num_rows == 1 && !call.rows.panels) {
-        hand_out_blocks(team, 1, 1, (num_panels + PANELS - 1) / PANELS, PANELS * weight.panel_bytes, [&](int64_t, int64_t, int64_t group) {
+        hand_out_blocks(team, 1, 1, (num_panels + PANELS - 1) / PANELS, halves * PANELS * weight.panel_bytes, [&](int64_t, int64_t, int64_t group) {
             at_once<PANELS>(group * PANELS, num_panels - group * PANELS, [&](int64_t panel, auto N) { rows_of_panels(0, 1, panel, N); });
         });
         return;
     }
-    hand_out_blocks(team, x.num_rows, block, num_panels, num_bytes, [&](int64_t first, int64_t count, int64_t panel) {
+    hand_out_blocks(team, x.num_rows, block, num_panels, halves * num_bytes, [&](int64_t first, int64_t count, int64_t panel) {
         rows_of_panels(first, count, call.rows.panel(panel), std::integral_constant<int, 1>());
     });
 }
 
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED = false>
-void linear(const QuantizedCall& call, const Team& team) {
+void linear(const QuantizedCall& call, const GateCall* gate, const Team& team) {
     const QuantizedWeight& weight = call.weight;
     int64_t num_groups = weight.num_inputs / weight.group_size, num_pieces = weight.group_size / (UNITS * UNIT);
     int64_t num_units = weight.num_inputs / UNIT;
     Stretches stretches = ROTATED ? Stretches(call.rows, num_units, weight.num_inputs, weight.num_outputs) : Stretches(call.rows, num_units);
     IntegerRows x{weight.num_inputs, num_groups, num_pieces, call.rows.num_rows, stretches.scratch()};
+    GatedRows gated(call.rows, weight.num_outputs, gate);
     int64_t num_panels = call.rows.num_panels(weight.num_outputs);
-    Range panels{weight.panels, call.rows.panels ? 0 : num_panels * weight.panel_bytes};
+    Range panels{weight.panels, call.rows.panels ? 0 : num_panels * weight.panel_bytes, gate ? 2 : 1};
     if (call.rows.x_bfloat16) to_integers<BFloat16, BITS, UNITS, ROTATED>(call, x, panels, team);
     else to_integers<float, BITS, UNITS, ROTATED>(call, x, panels, team);
     team.wait(panels);
-    stretches.each(team, [&](const Stretch& stretch) { multiply_stretch<BITS, UNITS, MINIMUM, BLOCKS, ROTATED>(call, x, stretch, team); });
+    stretches.each(team, [&](const Stretch& stretch) { multiply_stretch<BITS, UNITS, MINIMUM, BLOCKS, ROTATED>(call, gated, x, stretch, team); });
 }
 
-using Linear = void (*)(const QuantizedCall&, const Team&);
+using Linear = void (*)(const QuantizedCall&, const GateCall*, const Team&);
 
 // Of one group or more, of whole pieces.
 template <int BITS>
@@ -211,9 +218,11 @@ void panel_rows(const PanelRowsCall& call, const Team& team) {
     });
 }
 
-void quantized_linear(const QuantizedCall& call, const Team& team) { choose(call.weight)(call, team); }
+void quantized_linear(const QuantizedCall& call, const Team& team) { choose(call.weight)(call, nullptr, team); }
 
 void quantized_gated(const QuantizedGatedCall& call, const Team& team) {
+    const QuantizedWeight& weight = call.linear.weight;
+    if (gates_are_panels(weight.num_outputs)) return choose(weight)(call.linear, &call.gate, team);
     quantized_linear(call.linear, team);
     team.wait();
     QUIRE_ISA::gated(call.gate, team);

@@ -145,8 +145,9 @@ void quantized_linear(const QuantizedCall& call, const Team& team) {
 }
 
 void quantized_gated(const QuantizedGatedCall& call, const Team& team) {
-    bool halves_are_panels = call.linear.weight.num_outputs % (2 * PANEL) == 0;
-    if (halves_are_panels && is_faster(call.linear.weight, call.linear.rows.num_rows)) return multiply_all(call.linear, &call.gate, team);
+    bool tiles = is_faster(call.linear.weight, call.linear.rows.num_rows);
+    if (!tiles) return QUIRE_ISA::quantized_gated(call, team);
+    if (gates_are_panels(call.linear.weight.num_outputs)) return multiply_all(call.linear, &call.gate, team);
     QUIRE_TILES::quantized_linear(call.linear, team);
     team.wait();
     QUIRE_ISA::gated(call.gate, team);

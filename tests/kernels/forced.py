@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+from torch.nn import functional
 
 from quire.kernels import native
+from quire.kernels.panels import PANEL
 
 T = TypeVar("T")
 
@@ -43,3 +45,27 @@ def assert_added_and_rounded_once(
     expected[:, edge:-edge] = (middle.float() + alone).to(memory.dtype)
     multiply(middle, True)
     assert torch.equal(memory, expected)
+
+
+GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+def assert_let_through_and_rounded_once(
+    found: torch.Tensor, multiply: Callable[[torch.dtype], torch.Tensor], kind: str, instruction_set: str
+) -> None:
+    """The gated halves of what `multiply(dtype)` gives. Of whole panels they are float32 until their product is rounded; others as `gated`
+    makes them of what was stored."""
+    width = found.shape[1]
+    if found.dtype == torch.float32 or width % PANEL:
+        both = multiply(found.dtype)
+        assert torch.equal(found, forced(instruction_set, lambda: native.gated(both[:, :width], both[:, width:], kind)))
+        return
+    both = multiply(torch.float32).double()
+    expected = GATES[kind](both[:, :width]) * both[:, width:]
+    # Half of a bfloat16's last place, and a tenth of that for the function. Halves that were rounded before would be up to three times as far off.
+    torch.testing.assert_close(found.double(), expected, rtol=1.1 * 2**-8, atol=1e-6)

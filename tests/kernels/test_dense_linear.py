@@ -6,7 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernels.forced import SETS, assert_added_and_rounded_once, forced, rows_of
+from tests.kernels.forced import (
+    SETS,
+    assert_added_and_rounded_once,
+    assert_let_through_and_rounded_once,
+    rows_of,
+)
 from tests.kernels.torch_arrays import as_array, as_torch
 
 from quire.core.native import has_native_module
@@ -94,23 +99,26 @@ def test_gated_at_once_as_one_after_the_other(  # type: ignore[no-untyped-def]
 ) -> None:
     x, values = draw(num_rows, num_inputs, 2 * width, dtype)
     weight = packed(values)
-    both = dense_linear(x, weight, instruction_set=instruction_set)
-    expected = forced(rows_of(instruction_set), lambda: native.gated(both[:, :width], both[:, width:], kind))
-    assert torch.equal(dense_gated(x, weight, kind, instruction_set=instruction_set), expected)
+
+    def multiply(output_dtype: torch.dtype) -> torch.Tensor:
+        output = torch.empty(num_rows, 2 * width, dtype=output_dtype)
+        return dense_linear(x, weight, output=output, instruction_set=instruction_set)
+
+    found = dense_gated(x, weight, kind, instruction_set=instruction_set)
+    assert_let_through_and_rounded_once(found, multiply, kind, rows_of(instruction_set))
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_many_rows_gated_at_once(instruction_set: str, num_threads: int) -> None:
-    """More than one block of rows for each thread."""
+    """More than one block of rows for each thread; with the bits of few rows."""
     x, values = draw(301, 160, 96, torch.bfloat16)
     weight = packed(values)
-    both = dense_linear(x, weight, instruction_set=instruction_set)
-    expected = forced(rows_of(instruction_set), lambda: native.gated(both[:, :48], both[:, 48:], "silu"))
+    one_by_one = [dense_gated(row, weight, "silu", instruction_set=instruction_set) for row in x.split(1)]
     threads = native.thread_count()
     try:
         native.use_num_threads(num_threads)
-        assert torch.equal(dense_gated(x, weight, "silu", instruction_set=instruction_set), expected)
+        assert torch.equal(dense_gated(x, weight, "silu", instruction_set=instruction_set), torch.cat(one_by_one))
     finally:
         native.use_num_threads(threads)
 

@@ -10,7 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernels.forced import SETS, TILES, assert_added_and_rounded_once, forced, rows_of
+from tests.kernels.forced import (
+    SETS,
+    TILES,
+    assert_added_and_rounded_once,
+    assert_let_through_and_rounded_once,
+    forced,
+    rows_of,
+)
 from tests.kernels.torch_arrays import as_torch
 
 from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
@@ -277,7 +284,7 @@ def test_many_rows_without_a_bias_have_the_bits_of_few_rows(name: str, tiles: st
     often = torch.rand(301, 1, generator=generator) ** 4 * 0.04
     x = torch.where(torch.rand(x.shape, generator=generator) < often, x * 40, x).to(torch.bfloat16)
     expected = quantized_linear(x, weight, instruction_set=TILES[tiles])
-    gated = forced(TILES[tiles], lambda: native.gated(expected[:, :48], expected[:, 48:], "silu"))
+    gated = torch.cat([quantized_gated(row, weight, "silu", instruction_set=TILES[tiles]) for row in x.split(1)])
     threads = native.thread_count()
     try:
         native.use_num_threads(num_threads)
@@ -324,9 +331,13 @@ def test_gated_at_once_as_one_after_the_other(
 ) -> None:
     weight, _ = make_weight(name, 2 * width, 1)
     x = torch.randn(num_rows, weight.layout.num_inputs, generator=torch.Generator().manual_seed(num_rows)).to(dtype)
-    both = quantized_linear(x, weight, instruction_set=instruction_set)
-    expected = forced(rows_of(instruction_set), lambda: native.gated(both[:, :width], both[:, width:], kind))
-    assert torch.equal(quantized_gated(x, weight, kind, instruction_set=instruction_set), expected)
+
+    def multiply(output_dtype: torch.dtype) -> torch.Tensor:
+        output = torch.empty(num_rows, 2 * width, dtype=output_dtype)
+        return quantized_linear(x, weight, output=output, instruction_set=instruction_set)
+
+    found = quantized_gated(x, weight, kind, instruction_set=instruction_set)
+    assert_let_through_and_rounded_once(found, multiply, kind, rows_of(instruction_set))
 
 
 @given(
@@ -435,17 +446,17 @@ def test_rows_normalized_as_they_are_read_are_those_of_the_norm(
     by = torch.randn(num_inputs, generator=generator)
     scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
 
-    def multiply(rows: torch.Tensor | Normalized) -> torch.Tensor:
-        output = torch.empty(num_rows, 64)
+    def multiply(rows: torch.Tensor | Normalized, output_dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        output = torch.empty(num_rows, 64, dtype=output_dtype)
         return quantized_linear(rows, weight, output=output, instruction_set=instruction_set)
 
     normalized = Normalized(x, by, eps)
-    found = multiply(normalized)
-    torch.testing.assert_close(found, multiply(x.float() * by) * scale, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(multiply(normalized), multiply(x.float() * by) * scale, rtol=1e-5, atol=1e-5)
     if gated:
-        both = found.to(dtype)
-        gates = forced(rows_of(instruction_set), lambda: native.gated(both[:, :32], both[:, 32:], "silu"))
-        assert torch.equal(quantized_gated(normalized, weight, "silu", instruction_set=instruction_set), gates)
+        gates = quantized_gated(normalized, weight, "silu", instruction_set=instruction_set)
+        assert_let_through_and_rounded_once(
+            gates, lambda output_dtype: multiply(normalized, output_dtype), "silu", rows_of(instruction_set)
+        )
 
 
 @pytest.mark.parametrize("instruction_set", SETS)

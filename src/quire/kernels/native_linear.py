@@ -104,9 +104,9 @@ def dense_linear(
 
 
 def dense_gated(x: T, weight: DensePanels, kind: str, *, instruction_set: str | None = None) -> T:
-    """activation(the first half of the outputs) * the second [T, num_outputs / 2], as `dense_linear` and `gated` make them.
+    """activation(the first half of the outputs) * the second [T, num_outputs / 2]. `kind` is one of native.GATES.
 
-    `kind` is one of native.GATES.
+    Halves of whole panels are float32 until their product is rounded; others are stored in between, as x.
     """
     assert dtype_of(x.dtype) == weight.dtype
     assert weight.num_outputs % 2 == 0
@@ -169,10 +169,7 @@ def quantized_linear(
 
 
 def quantized_gated(x: T | Normalized, weight: PanelWeight, kind: str, *, instruction_set: str | None = None) -> T:
-    """activation(the first half of the outputs) * the second [T, num_outputs / 2], as `quantized_linear` and `gated` make them.
-
-    `kind` is one of native.GATES.
-    """
+    """As `dense_gated`, of what `quantized_linear` computes."""
     layout = weight.layout
     assert layout.num_outputs % 2 == 0
     x, norm = _normalized(x, layout)
