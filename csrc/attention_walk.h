@@ -9,7 +9,7 @@
 // depend on the batch or on how a prompt was cut.
 #pragma once
 
-#include <vector>
+#include <memory>
 
 #include "attention_sections.h"
 #include "flush_to_zero.h"
@@ -91,13 +91,14 @@ void attention(const AttentionCall& call, const Team& team) {
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT, num_words = num_units * Type::WORDS;
     int width = (head_dim + LANES - 1) / LANES * LANES;
     int64_t kept_floats = floats_of_sums(head_dim), num_kept = jobs.adds_up() ? jobs.most_queries() + Way::SPARE_QUERIES : 0;
-    std::vector<Line> lines(num_lines(num_kept * kept_floats + ROOM * (width + LANES + num_words)) + 2 * num_lines(KEYS * head_dim) + 2);
+    // As it comes: to fill it with zeros would take a hundredth of a decoding step.
+    auto lines = std::make_unique_for_overwrite<Line[]>(num_lines(num_kept * kept_floats + ROOM * (width + LANES + num_words)) + 2 * num_lines(KEYS * head_dim) + 2);
     Queries queries;
     Way way(call, jobs.most_queries());
     queries.width = width;
     queries.num_words = num_words;
-    const Kept kept(lines.data()->lanes, kept_floats);
-    queries.output = lines.data()->lanes + num_kept * kept_floats;
+    const Kept kept(lines[0].lanes, kept_floats);
+    queries.output = lines[0].lanes + num_kept * kept_floats;
     queries.total = queries.output + ROOM * width;
     queries.values = reinterpret_cast<int32_t*>(queries.total + ROOM * LANES);
     way.chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + ROOM * num_words);
