@@ -131,7 +131,8 @@ class Engine:
             if group is None:
                 continue
             deltas += group.advance(update)
-            self._forget_finished(group)
+            if group.finished:
+                del self._groups[group.request_id]
         return deltas
 
     def _forget_finished(self, group: SequenceGroup) -> None:

@@ -22,11 +22,11 @@ def append_token(sequence: Sequence, token_id: int) -> Stop | None:
     the id if the request asked for it, None for EOS.
     """
     sequence.token_ids.append(token_id)
-    params = sequence.sampling_params
-    counts = sequence.num_output_tokens > params.min_tokens or params.structured_outputs is not None
-    if counts and token_id in sequence.stop_token_ids:
-        asked_for = token_id in params.stop_token_ids
-        return Stop(FinishReason.STOP, token_id if asked_for else None)
+    if token_id in sequence.stop_token_ids:
+        params = sequence.sampling_params
+        if sequence.num_output_tokens > params.min_tokens or params.structured_outputs is not None:
+            asked_for = token_id in params.stop_token_ids
+            return Stop(FinishReason.STOP, token_id if asked_for else None)
     if len(sequence.token_ids) >= sequence.max_num_tokens:
         return OUT_OF_LENGTH
     return None
