@@ -162,8 +162,7 @@ def test_a_structured_row_is_bitwise_the_same_beside_any_others(fields: dict[str
         rows = [row(grammars, FIELDS[i % 3], [200] if i % 4 == 3 else ()) for i in range(8)]
         rows.insert(place, row(grammars, fields, output))
         for each in reversed(rows):
-            assert each.grammar is not None
-            each.grammar.prepare()
+            each.prepare()
         outcomes = sampler.sample(logits[order].numpy(), rows)
         assert outcomes[place] == alone[0]
         failed = [outcome.error is not None for outcome in outcomes[:place] + outcomes[place + 1 :]]

@@ -131,8 +131,7 @@ class Engine:
             if group is None:
                 continue
             deltas += group.advance(update)
-            if group.finished:
-                del self._groups[group.request_id]
+            self._forget_finished(group)
         return deltas
 
     def _forget_finished(self, group: SequenceGroup) -> None:

@@ -60,6 +60,11 @@ class SamplingRow:
         self.takes_most_likely = params.greedy and not self.changes_logits and params.logprobs is None
         self.truncates = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
+    def prepare(self) -> None:
+        """Start what can be done before the logits of the next token are there."""
+        if self.grammar is not None:
+            self.grammar.prepare()
+
     def uniform(self) -> float:
         """The random number of the next token, keyed by how many tokens are known before it."""
         return uniform(self.seed, len(self.token_ids))

@@ -62,11 +62,13 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """By way of `Tensors.computing`."""
         self._apply_changes(plan)
-        rows = [self._table.rows[row_plan.seq_id] for row_plan in plan.rows]
-        sampling = [i for i, row_plan in enumerate(plan.rows) if row_plan.samples]
-        for i in sampling:
-            if (grammar := rows[i].sampling.grammar) is not None:
-                grammar.prepare()
+        rows, sampling = [], []
+        for i, row_plan in enumerate(plan.rows):
+            row = self._table.rows[row_plan.seq_id]
+            rows.append(row)
+            if row_plan.samples:
+                sampling.append(i)
+                row.sampling.prepare()
         step = self._compute(plan, rows)
         results = [RowResult(row_plan.seq_id, []) for row_plan in plan.rows]
         if sampling:
@@ -93,13 +95,10 @@ class ModelRunner:
         """One token for each of these rows."""
         best = None if step.most_likely is None else step.most_likely().of_rows(sampling)
         sampled = [rows[i].sampling for i in sampling]
-        taken = None if best is None else self._sampler.take(best, sampled)
-        if taken is not None:
-            for i, token_id in zip(sampling, taken, strict=True):
-                self._table.append_token(rows[i], token_id)
-                results[i].token_ids.append(token_id)
-            return
-        for i, token in zip(sampling, self._sampler.sample(self._logits(step, sampling), sampled, best), strict=True):
+        tokens = None if best is None else self._sampler.take(best, sampled)
+        if tokens is None:
+            tokens = self._sampler.sample(self._logits(step, sampling), sampled, best)
+        for i, token in zip(sampling, tokens, strict=True):
             if token.error is not None:
                 results[i].error = token.error
                 continue
