@@ -2,10 +2,10 @@
 
 namespace quire::QUIRE_ISA {
 
-template float rotate(PlainRow<float>&, int64_t, int64_t, float*);
-template float rotate(PlainRow<BFloat16>&, int64_t, int64_t, float*);
-template float rotate(WeightedRow<float>&, int64_t, int64_t, float*);
-template float rotate(WeightedRow<BFloat16>&, int64_t, int64_t, float*);
+template float rotate(PlainRow<float>&, int64_t, FirstStride, float*);
+template float rotate(PlainRow<BFloat16>&, int64_t, FirstStride, float*);
+template float rotate(WeightedRow<float>&, int64_t, FirstStride, float*);
+template float rotate(WeightedRow<BFloat16>&, int64_t, FirstStride, float*);
 
 namespace {
 
@@ -52,7 +52,7 @@ float rotate_all(Row& row, int64_t count, int64_t parts, float* to) {
     row = from;
     rotate_last_window(windows, to, count);
     PlainRow<float> rotated{to};
-    return rotate(rotated, count, ROTATION_STRIDE, to);
+    return rotate(rotated, count, FirstStride(), to);
 }
 
 }  // namespace

@@ -3,11 +3,16 @@
 // that products stay what they were. But for its last stage it works between registers, not within them.
 #pragma once
 
+#include <type_traits>
+
 #include "norms.h"
 
 namespace quire::QUIRE_ISA {
 
-constexpr int64_t ROTATION_STRIDE = 16;  // neighbours of which only four meet, whatever the instruction set's registers are
+// Neighbours of which only four meet, whatever the instruction set's registers are. The first stages know it beforehand: else half of their time
+// would go to where values lie.
+constexpr int64_t ROTATION_STRIDE = 16;
+using FirstStride = std::integral_constant<int64_t, ROTATION_STRIDE>;
 
 // Minus a reflection of N values, which takes (2 / N) of their sum from each: it is its own inverse. For 4 it is a Hadamard matrix, and
 // for up to 7 no value keeps more than 5 / 7 of itself.
@@ -104,8 +109,8 @@ struct WeightedRow {
 
 // Two stages at once, A values `stride` apart and B of these groups. The last ones do what is left: neighbours meet, and `largest` is
 // told of all values. One that is not finite is in all that it met.
-template <int A, int B, bool LAST, typename Row>
-QUIRE_ROTATION void rotate_stages(Row& row, int64_t count, int64_t stride, float* to, LargestMagnitude& largest) {
+template <int A, int B, bool LAST, typename Row, typename Stride>
+QUIRE_ROTATION void rotate_stages(Row& row, int64_t count, Stride stride, float* to, LargestMagnitude& largest) {
     LargestMagnitude of_all = largest;  // of its own, as is what is read, so that it stays in registers
     Row from = row;
     for (int64_t block = 0; block < count; block += stride * A * B)
@@ -136,8 +141,8 @@ QUIRE_ROTATION void rotate_stages(Row& row, int64_t count, int64_t stride, float
     row = from;
 }
 
-template <int A, bool LAST, typename Row>
-QUIRE_ROTATION void rotate_stages(int b, Row& from, int64_t count, int64_t stride, float* to, LargestMagnitude& largest) {
+template <int A, bool LAST, typename Row, typename Stride>
+QUIRE_ROTATION void rotate_stages(int b, Row& from, int64_t count, Stride stride, float* to, LargestMagnitude& largest) {
     switch (b) {
         case 3: return rotate_stages<A, 3, LAST>(from, count, stride, to, largest);
         case 4: return rotate_stages<A, 4, LAST>(from, count, stride, to, largest);
@@ -150,8 +155,8 @@ QUIRE_ROTATION void rotate_stages(int b, Row& from, int64_t count, int64_t strid
 
 // `count` values, whole strides, which become NEIGHBOURS_GAIN times as large; returns the largest magnitude, or NaN where one is not finite.
 // Later stages read what the ones before have put to `to`.
-template <typename Row>
-QUIRE_ROTATION float rotate(Row& from, int64_t count, int64_t stride, float* to) {
+template <typename Row, typename Stride>
+QUIRE_ROTATION float rotate(Row& from, int64_t count, Stride stride, float* to) {
     int64_t left = count / stride;
     bool four = left % 4 == 0;
     if (four) left /= 4;
@@ -166,14 +171,14 @@ QUIRE_ROTATION float rotate(Row& from, int64_t count, int64_t stride, float* to)
     if (four) rotate_stages<4, false>(radix, from, count, stride, to, largest);
     else rotate_stages<1, false>(radix, from, count, stride, to, largest);
     PlainRow<float> rotated{to};
-    return rotate(rotated, count, stride * (four ? 4 : 1) * radix, to);
+    return rotate(rotated, count, int64_t{stride} * (four ? 4 : 1) * radix, to);
 }
 
 #if !defined(QUIRE_TILES)
-extern template float rotate(PlainRow<float>&, int64_t, int64_t, float*);
-extern template float rotate(PlainRow<BFloat16>&, int64_t, int64_t, float*);
-extern template float rotate(WeightedRow<float>&, int64_t, int64_t, float*);
-extern template float rotate(WeightedRow<BFloat16>&, int64_t, int64_t, float*);
+extern template float rotate(PlainRow<float>&, int64_t, FirstStride, float*);
+extern template float rotate(PlainRow<BFloat16>&, int64_t, FirstStride, float*);
+extern template float rotate(WeightedRow<float>&, int64_t, FirstStride, float*);
+extern template float rotate(WeightedRow<BFloat16>&, int64_t, FirstStride, float*);
 #endif
 
 // How many parts of a row the stages leave apart from each other: a factor of 11 or more, with a lone 2.
@@ -198,7 +203,7 @@ void rotate_windows_back(float* row, int64_t count, int64_t parts);
 // All of a row. Its `parts` are those of all rows of a call: they are found by divisions, once.
 template <typename Row>
 inline float rotate_parts(Row& from, int64_t count, int64_t parts, float* to) {
-    return parts > FEW_PARTS ? rotate_with_windows(from, count, parts, to) : rotate(from, count, ROTATION_STRIDE, to);
+    return parts > FEW_PARTS ? rotate_with_windows(from, count, parts, to) : rotate(from, count, FirstStride(), to);
 }
 
 template <typename T>
@@ -210,7 +215,7 @@ inline float rotate(const T* from, int64_t count, float* to) {
 // A rotated row, which did not become larger, as it was before. But for the windows all is its own inverse.
 inline void rotate_back(float* row, int64_t count) {
     PlainRow<float> from{row};
-    rotate(from, count, ROTATION_STRIDE, row);
+    rotate(from, count, FirstStride(), row);
     if (int64_t parts = parts_left_apart(count); parts > FEW_PARTS) rotate_windows_back(row, count, parts);
     for (int64_t k = 0; k < count; k += LANES) store(row + k, load(row + k) / NEIGHBOURS_GAIN);
 }
