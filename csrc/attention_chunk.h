@@ -12,33 +12,44 @@ namespace quire::QUIRE_ISA {
 template <typename Type>
 class Asking {
 public:
-    // The blocks that hold positions [first, end); `bytes` of each belong to the head.
-    void begin(const AttentionCall& call, int64_t row, int kv_head, int64_t first, int64_t end) {
+    // The blocks that hold positions [first, end). Of one KV head a few lines of K and a few of V in turn; of several all of a block's K, and
+    // then its V, or the other way around: memory reads longer pieces faster.
+    void begin(const AttentionCall& call, int64_t row, Heads kv_heads, int64_t first, int64_t end) {
         const KVLayout& layout = call.layout;
         block_ = call.block_tables + row * call.max_blocks + first / layout.block_size;
         last_ = block_ + (first < end && layout.panels(Type::PER_UNIT) ? (end - 1) / layout.block_size - first / layout.block_size + 1 : 0);
-        key_ = static_cast<const uint8_t*>(call.key) + layout.region(0, kv_head) * sizeof(typename Type::Stored);
-        value_ = static_cast<const uint8_t*>(call.value) + layout.region(0, kv_head) * sizeof(typename Type::Stored);
-        bytes_ = layout.head_size() * sizeof(typename Type::Stored);
-        block_bytes_ = bytes_ * layout.num_kv_heads;
+        int64_t head_bytes = layout.head_size() * sizeof(typename Type::Stored), at = kv_heads.first * head_bytes;
+        const auto *key = static_cast<const uint8_t*>(call.key) + at, *value = static_cast<const uint8_t*>(call.value) + at;
+        bool in_turn = kv_heads.count == 1;
+        first_ = in_turn || key < value ? key : value;
+        second_ = in_turn ? value : first_ + LINES * CACHE_LINE;
+        to_others_ = in_turn ? 0 : key < value ? value - key : key - value;
+        step_ = (in_turn ? 1 : 2) * LINES * CACHE_LINE;
+        bytes_ = head_bytes * kv_heads.count;
+        block_bytes_ = head_bytes * layout.num_kv_heads;
         at_ = 0;
     }
     void ask() {
         if (block_ == last_) return;
         int64_t from = *block_ * block_bytes_ + at_;
         for (int line = 0; line < LINES; ++line) {
-            prefetch(key_ + from + line * CACHE_LINE);
-            prefetch(value_ + from + line * CACHE_LINE);
+            prefetch(first_ + from + line * CACHE_LINE);
+            prefetch(second_ + from + line * CACHE_LINE);
         }
-        at_ += LINES * CACHE_LINE;
-        if (at_ >= bytes_) at_ = 0, ++block_;
+        at_ += step_;
+        if (at_ < bytes_) return;
+        at_ = 0;
+        block_ += to_others_ <= 0;  // K and V were asked for
+        first_ += to_others_;
+        second_ += to_others_;
+        to_others_ = -to_others_;
     }
 
 private:
     static constexpr int LINES = Type::HAS_SCALES ? 3 : 2;
     const int64_t *block_, *last_;
-    const uint8_t *key_, *value_;
-    int64_t bytes_, block_bytes_, at_;
+    const uint8_t *first_, *second_;
+    int64_t bytes_, block_bytes_, at_, step_, to_others_;  // from K to V, or back; 0 where they are asked for in turn
 };
 
 // [first, last), of tokens.

@@ -7,6 +7,8 @@
 namespace quire {
 namespace {
 
+constexpr int ITEMS_A_MEMBER = 4;  // so that members end together
+
 bool can_share(const AttentionCall& call) { return call.window == 0 && call.causal; }
 
 // Rows that begin with the same chunk of keys follow the first of them; else rows stay where they are.
@@ -64,19 +66,34 @@ std::vector<Item> groups_of(const AttentionCall& call, const std::vector<Part>& 
             if (common == 0 || 2 * common < shared) break;
             shared = last == first + 1 ? common : std::min(common, shared);
         }
-        groups.push_back({&parts[first], last - first, 0, num_queries, shared});
+        groups.push_back({&parts[first], last - first, {0, 1}, num_queries, shared});
         first = last;
     }
     return groups;
 }
 
-// Each group for each KV head. A row's parts go head by head: what they all read, one head's keys, stays in the second cache.
-std::vector<Item> items_of(const AttentionCall& call, const std::vector<Part>& parts, int num_threads) {
+// How many KV heads an item has where a part has `num_queries` for each. A block's heads lie side by side, and memory reads longer pieces faster; but
+// the next chunk for all of them has to fit in the second cache beside this one.
+int heads_of_item(const AttentionCall& call, int num_queries) {
+    constexpr int64_t MOST_VALUES = 32 << 10;  // K and V of a chunk
+    int64_t fit = MOST_VALUES / (2 * KEYS * call.layout.head_dim);
+    return static_cast<int>(std::clamp<int64_t>(std::min<int64_t>(fit, MAX_QUERIES / num_queries), 1, call.layout.num_kv_heads));
+}
+
+// Each group for each KV head. A row's parts go head by head: what they all read, one head's keys, stays in the second cache. But where many rows
+// have a group alone, as when they decode, several of its heads are one item.
+std::vector<Item> items_of(const AttentionCall& call, const std::vector<Part>& parts, int num_threads, bool heads_together) {
     std::vector<Item> groups = groups_of(call, parts, num_threads), items;
+    bool together = heads_together && static_cast<int>(groups.size()) >= ITEMS_A_MEMBER * num_threads;
     for (auto first = groups.begin(); first != groups.end();) {
         auto last = std::find_if(first + 1, groups.end(), [&](const Item& group) { return group.parts->row != first->parts->row; });
-        for (int kv_head = 0; kv_head < call.layout.num_kv_heads; ++kv_head)
-            for (auto group = first; group != last; ++group) items.push_back({group->parts, group->num_parts, kv_head, group->num_queries, group->shared});
+        int num_heads = call.layout.num_kv_heads;
+        int count = together && last - first == 1 && first->num_parts == 1 ? heads_of_item(call, first->num_queries) : 1;
+        for (int head = 0; head < num_heads; head += count)
+            for (auto group = first; group != last; ++group) {
+                Heads heads{head, std::min(count, num_heads - head)};
+                items.push_back({group->parts, group->num_parts, heads, group->num_queries * heads.count, group->shared});
+            }
         first = last;
     }
     return items;
@@ -84,14 +101,14 @@ std::vector<Item> items_of(const AttentionCall& call, const std::vector<Part>& p
 
 }  // namespace
 
-Keys own_keys(const AttentionCall& call, const Part& part, int kv_head, int64_t shared) {
+Keys own_keys(const AttentionCall& call, const Part& part, Heads kv_heads, int64_t shared) {
     int64_t context = call.context_lens[part.row], start = context - call.query_starts[part.row + 1];
     int64_t low = call.window ? std::max<int64_t>(0, start + part.first - call.window + 1) : 0;
-    return {part.row, std::max(low / KEYS * KEYS, shared), low, call.causal ? start + part.last : context, kv_head};
+    return {part.row, std::max(low / KEYS * KEYS, shared), low, call.causal ? start + part.last : context, kv_heads};
 }
 
-AttentionItems::AttentionItems(const AttentionCall& call, int num_threads)
-    : parts_(parts_of(call)), items_(items_of(call, parts_, num_threads)) {}
+AttentionItems::AttentionItems(const AttentionCall& call, int num_threads, bool heads_together)
+    : parts_(parts_of(call)), items_(items_of(call, parts_, num_threads, heads_together)) {}
 AttentionItems::~AttentionItems() = default;
 int AttentionItems::most_queries() const {
     int most = 1;

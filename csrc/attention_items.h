@@ -18,25 +18,34 @@ struct Part {
     int64_t row, first, last;
 };
 
-// Neighbouring parts, all of which see the `shared` keys that their rows begin with.
+// KV heads [first, first + count).
+struct Heads {
+    int first, count;
+};
+
+// Neighbouring parts, all of which see the `shared` keys that their rows begin with; or one part for several KV heads, whose queries follow
+// each other head by head.
 struct Item {
     const Part* parts;
-    int num_parts, kv_head, num_queries;
+    int num_parts;
+    Heads kv_heads;
+    int num_queries;
     int64_t shared;
 };
 
-// Keys [low, end) of a row for a KV head, in chunks from `first` on.
+// Keys [low, end) of a row for some KV heads, in chunks from `first` on.
 struct Keys {
     int64_t row, first, low, end;
-    int kv_head;
+    Heads kv_heads;
 };
 
 // What a part's tokens see after the `shared` keys.
-Keys own_keys(const AttentionCall& call, const Part& part, int kv_head, int64_t shared);
+Keys own_keys(const AttentionCall& call, const Part& part, Heads kv_heads, int64_t shared);
 
 class AttentionItems {
 public:
-    AttentionItems(const AttentionCall& call, int num_threads);
+    // `heads_together`: whether items may be of several KV heads.
+    AttentionItems(const AttentionCall& call, int num_threads, bool heads_together);
     AttentionItems(const AttentionItems&) = delete;
     ~AttentionItems();
 

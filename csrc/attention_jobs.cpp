@@ -11,8 +11,8 @@ constexpr int64_t MOST_SUMS = 4096;   // of queries and sections, in scratch: wh
 int64_t num_sections(int64_t num_keys) { return (num_keys + SECTION - 1) / SECTION; }
 
 Keys keys_of(const AttentionCall& call, const Item& item, int stage) {
-    if (stage > 0) return own_keys(call, item.parts[stage - 1], item.kv_head, item.shared);
-    return {item.parts[0].row, 0, 0, item.shared, item.kv_head};
+    if (stage > 0) return own_keys(call, item.parts[stage - 1], item.kv_heads, item.shared);
+    return {item.parts[0].row, 0, 0, item.shared, item.kv_heads};
 }
 
 Sections sections_of(const AttentionCall& call, const Item& item) {
@@ -23,7 +23,7 @@ Sections sections_of(const AttentionCall& call, const Item& item) {
 
 // Products of queries and keys. What tokens before others do not see is counted too.
 int64_t work_of(const AttentionCall& call, const Item& item) {
-    int64_t heads = call.num_heads / call.layout.num_kv_heads, work = item.num_queries * item.shared;
+    int64_t heads = call.num_heads / call.layout.num_kv_heads * item.kv_heads.count, work = item.num_queries * item.shared;
     for (int p = 0; p < item.num_parts; ++p) {
         Keys own = keys_of(call, item, p + 1);
         work += (item.parts[p].last - item.parts[p].first) * heads * std::max<int64_t>(0, own.end - own.first);
@@ -66,7 +66,7 @@ int64_t attention_scratch(int64_t num_queries, int head_dim, int64_t window, int
     return std::min(queries * sections, MOST_SUMS) * floats_of_sums(head_dim);
 }
 
-AttentionJobs::AttentionJobs(const AttentionCall& call, int num_threads) : items_(call, num_threads) {
+AttentionJobs::AttentionJobs(const AttentionCall& call, int num_threads, bool heads_together) : items_(call, num_threads, heads_together) {
     jobs_.reserve(items_.size());
     splits_.reserve(JOBS_A_MEMBER * num_threads);  // no more have so much work; jobs point to them
     bool any_sections = std::any_of(call.context_lens, call.context_lens + call.num_rows, [](int64_t context) { return context > SECTION; });

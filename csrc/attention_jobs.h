@@ -49,7 +49,7 @@ int64_t attention_scratch(int64_t num_queries, int head_dim, int64_t window, int
 
 class AttentionJobs {
 public:
-    AttentionJobs(const AttentionCall& call, int num_threads);
+    AttentionJobs(const AttentionCall& call, int num_threads, bool heads_together);
     AttentionJobs(const AttentionJobs&) = delete;
     ~AttentionJobs();
 

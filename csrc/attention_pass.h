@@ -25,13 +25,14 @@ class Span {
 public:
     // Chunks from `first` on, a multiple of CHUNKS_OF_SPAN; `keys` are all that the row's tokens see.
     void lay_out(const AttentionCall& call, const Keys& keys, int64_t first, Chunk<InBFloat16>& chunk) {
-        if (row_ == keys.row && kv_head_ == keys.kv_head && first_ == first) return;
-        row_ = keys.row, kv_head_ = keys.kv_head, first_ = first;
+        int kv_head = keys.kv_heads.first;
+        if (row_ == keys.row && kv_head_ == kv_head && first_ == first) return;
+        row_ = keys.row, kv_head_ = kv_head, first_ = first;
         head_dim_ = call.layout.head_dim;
         int64_t last = (keys.end + KEYS - 1) / KEYS, count = last - first < CHUNKS_OF_SPAN ? last - first : CHUNKS_OF_SPAN;
         values_.resize(num_lines(count * UNITS_OF_CHUNK * head_dim_));
         for (int64_t c = largest(first, keys.first / KEYS); c < first + count; ++c) {
-            find<InBFloat16>(call, keys.row, keys.kv_head, c * KEYS, keys.low, keys.end, chunk);
+            find<InBFloat16>(call, keys.row, kv_head, c * KEYS, keys.low, keys.end, chunk);
             for (int panel = 0; panel < PANELS; ++panel) keys_[c - first][panel] = chunk.keys[panel * COLUMNS / LANES];
             copy_values(chunk, c);
         }

@@ -110,6 +110,14 @@ inline int64_t position_of(const AttentionCall& call, const Part& part, int64_t 
     return call.causal ? context - call.query_starts[part.row + 1] + token : context - 1;
 }
 
+// Each query of a part in its order: its token and its head, counted from the first of the first KV head.
+template <typename Function>
+inline void for_queries(const Part& part, Heads kv_heads, int of_kv_head, Function&& function) {
+    for (int first = 0; first < kv_heads.count * of_kv_head; first += of_kv_head)
+        for (int64_t token = part.first; token < part.last; ++token)
+            for (int head = first; head < first + of_kv_head; ++head) function(token, head);
+}
+
 // As if the query had seen nothing.
 inline void forget(Queries& queries, int n) {
     for (int d = 0; d < queries.width; d += LANES) store(queries.output + n * queries.width + d, Floats{});
@@ -117,22 +125,21 @@ inline void forget(Queries& queries, int n) {
     queries.base[n] = UNSEEN;
 }
 
-// The queries of one part, from the place `n` on; returns how many.
+// The queries of one part, KV head by KV head, from the place `n` on; returns how many.
 template <typename Type>
-int read_queries(const AttentionCall& call, const Part& part, int kv_head, int n, Queries& queries) {
-    int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim, begin = n;
-    const auto* query = static_cast<const typename Type::Value*>(call.query) + kv_head * heads * head_dim;
+int read_queries(const AttentionCall& call, const Part& part, Heads kv_heads, int n, Queries& queries) {
+    int of_kv_head = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim, begin = n;
+    const auto* query = static_cast<const typename Type::Value*>(call.query) + kv_heads.first * of_kv_head * head_dim;
     for (int64_t token = part.first; token < part.last; ++token)
-        for (int d = 0; d < heads * head_dim; d += CACHE_LINE / sizeof(typename Type::Value)) prefetch(query + token * call.query_stride + d);
-    for (int64_t token = part.first; token < part.last; ++token)
-        for (int head = 0; head < heads; ++head, ++n) {
-            int32_t* to = queries.values + n * queries.num_words;
-            for (int word = 1; word <= Type::WORDS; ++word) to[queries.num_words - word] = 0;
-            queries.scale[n] = Type::put_query(query + token * call.query_stride + head * head_dim, head_dim, to);
-            queries.first_score[n] = Type::first_score(to, queries.num_words);
-            forget(queries, n);
-            queries.position[n] = position_of(call, part, token);
-        }
+        for (int d = 0; d < kv_heads.count * of_kv_head * head_dim; d += CACHE_LINE / sizeof(typename Type::Value)) prefetch(query + token * call.query_stride + d);
+    for_queries(part, kv_heads, of_kv_head, [&](int64_t token, int head) {
+        int32_t* to = queries.values + n * queries.num_words;
+        for (int word = 1; word <= Type::WORDS; ++word) to[queries.num_words - word] = 0;
+        queries.scale[n] = Type::put_query(query + token * call.query_stride + head * head_dim, head_dim, to);
+        queries.first_score[n] = Type::first_score(to, queries.num_words);
+        forget(queries, n);
+        queries.position[n++] = position_of(call, part, token);
+    });
     return n - begin;
 }
 

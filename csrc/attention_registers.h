@@ -139,6 +139,7 @@ template <typename KV>
 struct InRegisters {
     using Type = KV;
     static constexpr int SPARE_QUERIES = 0;
+    static constexpr bool HEADS_TOGETHER = true;
 
     InRegisters(const AttentionCall&, int) {}
 

@@ -84,18 +84,18 @@ private:
     int64_t stride_;
 };
 
-// Results of a part's queries, from their `sums(n)`; returns how many.
+// Results of a part's queries, from their `sums(n, token)`; returns how many.
 template <typename Type, typename SumsOf>
-int write_output(const AttentionCall& call, const Part& part, int kv_head, int width, SumsOf&& sums) {
-    int heads = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim;
+int write_output(const AttentionCall& call, const Part& part, Heads kv_heads, int width, SumsOf&& sums) {
+    int of_kv_head = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim;
+    auto* output = static_cast<typename Type::Value*>(call.output) + kv_heads.first * of_kv_head * head_dim;
     int n = 0;
-    for (int64_t token = part.first; token < part.last; ++token)
-        for (int head = 0; head < heads; ++head, ++n) {
-            auto* to = static_cast<typename Type::Value*>(call.output) + (token * call.num_heads + kv_head * heads + head) * head_dim;
-            const Sums of_query = sums(n);
-            float share = 1.0f / sum_of(load(of_query.total));
-            for (int d = 0; d < width; d += LANES) store_part(to + d, load(of_query.output + d) * share, head_dim - d);
-        }
+    for_queries(part, kv_heads, of_kv_head, [&](int64_t token, int head) {
+        auto* to = output + (token * call.num_heads + head) * head_dim;
+        const Sums of_query = sums(n++, token);
+        float share = 1.0f / sum_of(load(of_query.total));
+        for (int d = 0; d < width; d += LANES) store_part(to + d, load(of_query.output + d) * share, head_dim - d);
+    });
     return n;
 }
 
@@ -112,10 +112,10 @@ public:
     template <typename Type>
     void write_outputs() const {
         const Item& item = *split_.item;
-        int heads = call_.num_heads / call_.layout.num_kv_heads, begin = 0;
+        int begin = 0;
         for (const Part* part = item.parts; part < item.parts + item.num_parts; ++part) {
-            auto sums = [&](int n) { return all(begin + n, position_of(call_, *part, part->first + n / heads)); };
-            begin += write_output<Type>(call_, *part, item.kv_head, width_, sums);
+            auto sums = [&](int n, int64_t token) { return all(begin + n, position_of(call_, *part, token)); };
+            begin += write_output<Type>(call_, *part, item.kv_heads, width_, sums);
         }
     }
 

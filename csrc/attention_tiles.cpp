@@ -19,6 +19,7 @@ class InTiles {
 public:
     using Type = InBFloat16;
     static constexpr int SPARE_QUERIES = TILE_ROWS;
+    static constexpr bool HEADS_TOGETHER = false;  // no faster (docs/lab.md)
 
     // Where no item has many queries tiles have fewer rows: loading, storing and multiplying them takes less time.
     InTiles(const AttentionCall& call, int most_queries)
@@ -61,7 +62,7 @@ private:
     template <int STEPS>
     void pass(const AttentionCall& call, const Job& job, Queries& queries, const Kept& kept) {
         int64_t row = job.item->parts[0].row, last = job.sections.last * CHUNKS_OF_SECTION;
-        Keys all = own_keys(call, {row, call.query_starts[row], call.query_starts[row + 1]}, job.item->kv_head, 0);
+        Keys all = own_keys(call, {row, call.query_starts[row], call.query_starts[row + 1]}, job.item->kv_heads, 0);
         for (int64_t first = job.sections.first * CHUNKS_OF_SECTION; first < last;) {
             int64_t number = first / CHUNKS_OF_SPAN, beyond = smallest((number + 1) * CHUNKS_OF_SPAN, last);
             Span& span = spans_[number % SPANS];

@@ -18,24 +18,29 @@ namespace quire::QUIRE_ISA {
 
 // A `Way` is how queries meet a chunk: `Type` (kv_types.h), SPARE_QUERIES whose memory it reads beyond the last, a
 // `chunk`, and `meet` for queries [begin, begin + count) and the chunk's keys from `first` on; `whole` where all see all of it.
-// It is made for the call and the most queries that one of its items has.
+// HEADS_TOGETHER: whether its items may be of several KV heads, whose queries meet a chunk one head after the other. It is made for the call and the
+// most queries that one of its items has.
 
-constexpr int CHUNKS_AHEAD = 2;  // what is asked for while a chunk is met
+// What is asked for while a chunk is met; of several KV heads the next one is enough to be on its way.
+constexpr int CHUNKS_AHEAD = 2, CHUNKS_AHEAD_OF_HEADS = 1;
 
-// Queries [begin, begin + count) meet keys; those `after` them come next.
+// Queries [begin, begin + count) meet keys, those of each KV head its own; those `after` them come next.
 template <typename Way>
 void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int begin, int count, Queries& queries, Way& way) {
     using Type = typename Way::Type;
     auto& chunk = way.chunk;
+    int num_heads = Way::HEADS_TOGETHER ? keys.kv_heads.count : 1, of_head = count / num_heads;
     int64_t beyond = keys.first + (keys.end - keys.first + KEYS - 1) / KEYS * KEYS;
     for (int64_t first = keys.first; first < keys.end; first += KEYS) {
-        find<Type>(call, keys.row, keys.kv_head, first, keys.low, keys.end, chunk);
-        int64_t next = first + CHUNKS_AHEAD * KEYS;
+        int64_t next = first + (num_heads > 1 ? CHUNKS_AHEAD_OF_HEADS : CHUNKS_AHEAD) * KEYS;
         const Keys& coming = next < beyond ? keys : after;
         if (next >= beyond) next += after.first - beyond;
-        chunk.next.begin(call, coming.row, coming.kv_head, next, next + KEYS < coming.end ? next + KEYS : coming.end);
+        chunk.next.begin(call, coming.row, coming.kv_heads, next, next + KEYS < coming.end ? next + KEYS : coming.end);
         bool whole = seen_by(call, queries.position[begin], first).all() && seen_by(call, queries.position[begin + count - 1], first).all();
-        way.meet(call, queries, begin, count, first, whole);
+        for (int head = 0; head < num_heads; ++head) {
+            find<Type>(call, keys.row, keys.kv_heads.first + head, first, keys.low, keys.end, chunk);
+            way.meet(call, queries, begin + head * of_head, of_head, first, whole);
+        }
     }
 }
 
@@ -43,7 +48,7 @@ void walk(const AttentionCall& call, const Keys& keys, const Keys& after, int be
 template <typename Way>
 void attend_section(const AttentionCall& call, const Item& item, int64_t section, const Keys& after, Queries& queries,
                     Way& way) {
-    int heads = call.num_heads / call.layout.num_kv_heads;
+    int heads = call.num_heads / call.layout.num_kv_heads * item.kv_heads.count;
     auto walk_over = [&](int stage, int begin, int count) {
         walk(call, keys_of(call, item, section, stage), next_keys(call, item, section, stage + 1, after), begin, count, queries, way);
     };
@@ -73,12 +78,12 @@ void attend(const AttentionCall& call, const Job& job, const Keys& after, Querie
     const Item& item = *job.item;
     queries.count = 0;
     for (int p = 0; p < item.num_parts; ++p)
-        queries.count += read_queries<Type>(call, item.parts[p], item.kv_head, queries.count, queries);
+        queries.count += read_queries<Type>(call, item.parts[p], item.kv_heads, queries.count, queries);
     attend_sections(call, job, after, queries, kept, way);
     if (job.split) return SplitSums(call, *job.split, queries.width).put(queries, job.sections.last - 1);
     for (int p = 0, begin = 0; p < item.num_parts; ++p) {
-        auto sums = [&](int n) { return kept.all(call, queries, begin + n); };
-        begin += write_output<Type>(call, item.parts[p], item.kv_head, queries.width, sums);
+        auto sums = [&](int n, int64_t) { return kept.all(call, queries, begin + n); };
+        begin += write_output<Type>(call, item.parts[p], item.kv_heads, queries.width, sums);
     }
 }
 
@@ -87,7 +92,7 @@ void attention(const AttentionCall& call, const Team& team) {
     using Type = typename Way::Type;
     constexpr int ROOM = MAX_QUERIES + Way::SPARE_QUERIES;
     const FlushToZero of_weights_far_below_the_largest;
-    AttentionJobs jobs(call, team.size);
+    AttentionJobs jobs(call, team.size, Way::HEADS_TOGETHER);
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT, num_words = num_units * Type::WORDS;
     int width = (head_dim + LANES - 1) / LANES * LANES;
     int64_t kept_floats = floats_of_sums(head_dim), num_kept = jobs.adds_up() ? jobs.most_queries() + Way::SPARE_QUERIES : 0;

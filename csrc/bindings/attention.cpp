@@ -50,7 +50,7 @@ void attend(Program* program, const std::string& isa, bool bfloat16, bool codes,
 // What so many threads divide attention into. Without tables, of rows of one token, or without an order, that share no blocks.
 int64_t num_attention_jobs(const std::vector<int64_t>& query_starts, const std::vector<int64_t>& context_lens,
                            const std::vector<std::vector<int64_t>>& block_tables, int64_t block_size, int num_heads, int num_kv_heads,
-                           int64_t window, int64_t scratch_floats, int num_threads) {
+                           int64_t window, int64_t scratch_floats, int num_threads, bool heads_together) {
     AttentionCall call{};
     std::vector<int64_t> blocks;
     for (const auto& table : block_tables) blocks.insert(blocks.end(), table.begin(), table.end());
@@ -66,7 +66,7 @@ int64_t num_attention_jobs(const std::vector<int64_t>& query_starts, const std::
     call.layout.head_dim = 1;
     call.window = window;
     call.scratch_floats = scratch_floats;
-    return AttentionJobs(call, num_threads).size();
+    return AttentionJobs(call, num_threads, heads_together).size();
 }
 
 // Queries [T, H, D] and how many heads; cosines and sines [T, S] and S.
@@ -113,7 +113,7 @@ void bind_attention(nb::module_& module) {
                nb::arg("max_context"), nb::arg("num_threads"), "floats");
     module.def("num_attention_jobs", &num_attention_jobs, nb::kw_only(), nb::arg("query_starts"), nb::arg("context_lens"),
                nb::arg("block_tables"), nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("window"),
-               nb::arg("scratch_floats"), nb::arg("num_threads"));
+               nb::arg("scratch_floats"), nb::arg("num_threads"), nb::arg("heads_together"));
     module.attr("ATTENTION_SECTION") = SECTION;
     module.def("write_kv", &write_kv, nb::arg("program").none(), nb::kw_only(), nb::arg("isa"), nb::arg("bfloat16"), nb::arg("codes"),
                nb::arg("key"), nb::arg("key_stride"), nb::arg("value"), nb::arg("value_stride"), nb::arg("key_cache"),

@@ -175,6 +175,7 @@ def num_jobs(
     num_threads: int = 2,
     block_tables: Sequence[Sequence[int]] = (),
     block_size: int = 16,
+    heads_together: bool = False,
     **kwargs: int,
 ) -> int:
     """Of rows of one token each, with 3 KV heads."""
@@ -193,6 +194,7 @@ def num_jobs(
         block_size=block_size,
         scratch_floats=num_floats,
         num_threads=num_threads,
+        heads_together=heads_together,
         **sizes,
     )
     return jobs
@@ -211,6 +213,15 @@ def test_what_is_split() -> None:
     assert num_jobs([3000] * 32) == 96, "nobody waits for the last of so many"
     assert num_jobs([8000, *[100] * 20]) == 24 + 60, "a long row among short ones is split alone"
     assert num_jobs([2_000_000], num_heads=64, num_kv_heads=8) == 8, "there is no memory for so many sums"
+
+
+def test_heads_are_one_job_where_many_rows_have_one_token() -> None:
+    assert num_jobs([300] * 8, heads_together=True) == 8
+    assert num_jobs([300] * 8, heads_together=False) == 24
+    assert num_jobs([300] * 7, heads_together=True) == 21, "of so few jobs one member would wait for the other"
+    assert num_jobs([8000, *[100] * 20], heads_together=True) == 8 + 20
+    assert num_jobs([300] * 8, num_heads=64, num_kv_heads=8, heads_together=True) == 8
+    assert num_jobs([300] * 8, num_heads=72, num_kv_heads=8, heads_together=True) == 8 * 2, "64 queries are met at once"
 
 
 @pytest.mark.parametrize("block_size", [16, 24, 32, 64])

@@ -113,6 +113,35 @@ def test_a_rows_bits_are_its_own(
 @pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, make_shape(9, 3, 64), make_shape(6, 3, 128), make_shape(8, 4, 96)], ids=str)
+def test_many_decodes_have_the_bits_of_each_alone(
+    shape: AttentionShape, dtype: torch.dtype, kv_dtype: torch.dtype | None, instruction_set: str
+) -> None:
+    """Heads of one row are met together then, all of them or some; one row is of two sections, another has two tokens."""
+    lengths = [1, 2, 15, 16, 17, 63, 64, 65, 100, 130, 1030, 200]
+    rows = [make_tokens(shape, length, seed=length, dtype=dtype) for length in lengths]
+    tokens = {r: 2 if length == 17 else 1 for r, length in enumerate(lengths)}
+
+    def last_tokens(rows_of: list[int]) -> list[torch.Tensor]:
+        paged = PagedRows(backend(instruction_set), shape, [rows[r] for r in rows_of], block_size=32, kv_dtype=kv_dtype)
+        known = {i: lengths[r] - tokens[r] for i, r in enumerate(rows_of)}
+        if prompts := {i: count for i, count in known.items() if count}:
+            paged.step(prompts)
+        return list(paged.step({i: tokens[r] for i, r in enumerate(rows_of)}).values())
+
+    threads = native.thread_count()
+    try:
+        native.use_num_threads(2)
+        together = last_tokens([*range(len(rows))])
+        for r, found in enumerate(together):
+            assert torch.equal(found, last_tokens([r])[0]), lengths[r]
+    finally:
+        native.use_num_threads(threads)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("block_size", "neighbours"), [(16, 4), (5, 4), (16, 1), (48, 1), (128, 4)])
 def test_bits_are_those_of_rows_that_share_no_blocks(
