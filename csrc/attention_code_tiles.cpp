@@ -27,7 +27,7 @@ class InTilesOfCodes {
 public:
     using Type = CodesInTiles<PARTS>;
     static constexpr int SPARE_QUERIES = TILE_ROWS;
-    static constexpr bool HEADS_TOGETHER = false;  // no faster (docs/lab.md)
+    static constexpr bool HEADS_TOGETHER = false;  // no gain was seen (docs/lab.md)
 
     InTilesOfCodes(const AttentionCall& call, int most_queries) : head_dim_(call.layout.head_dim) {
         TileShape of_rows{most_queries < TILE_ROWS ? most_queries : TILE_ROWS, TILE_BYTES};

@@ -19,7 +19,7 @@ class InTiles {
 public:
     using Type = InBFloat16;
     static constexpr int SPARE_QUERIES = TILE_ROWS;
-    static constexpr bool HEADS_TOGETHER = false;  // no faster (docs/lab.md)
+    static constexpr bool HEADS_TOGETHER = false;  // no gain was seen (docs/lab.md)
 
     // Where no item has many queries tiles have fewer rows: loading, storing and multiplying them takes less time.
     InTiles(const AttentionCall& call, int most_queries)

@@ -1,6 +1,6 @@
 // Flash attention (Dao et al. 2022) over paged KV (Kwon et al. 2023): any mix of prefill chunks and decodes.
 //
-// One item of work is a few queries of one KV head. It walks over the keys in chunks of KEYS, whose borders depend on
+// One item of work is a few queries of one KV head, or of several heads of a row that decodes. It walks over the keys in chunks of KEYS, whose borders depend on
 // positions alone. Rows whose tables begin with the same blocks, as after a common prefix, are one item: they see these
 // keys together, once, and then each its own (cascade attention: Ye et al. 2024). A weight 2^(score - base) has the type that
 // meets the cache's values (kv_types.h); sums over chunks are float32. They begin anew with each section, and where items are few

@@ -199,24 +199,16 @@ inline Floats rounded_to(Floats v) {
 }
 
 // `b` where one is no number. On x86 that is one instruction, which the compiler does not see in a comparison and a choice.
-inline Floats max(Floats a, Floats b) {
 #if defined(__AVX512F__)
-    return (Floats)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+inline Floats max(Floats a, Floats b) { return (Floats)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
+inline Floats min(Floats a, Floats b) { return (Floats)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b); }
 #elif defined(__AVX2__)
-    return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+inline Floats max(Floats a, Floats b) { return (Floats)_mm256_max_ps((__m256)a, (__m256)b); }
+inline Floats min(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
 #else
-    return a > b ? a : b;
+inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+inline Floats min(Floats a, Floats b) { return a < b ? a : b; }
 #endif
-}
-inline Floats min(Floats a, Floats b) {
-#if defined(__AVX512F__)
-    return (Floats)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
-#elif defined(__AVX2__)
-    return (Floats)_mm256_min_ps((__m256)a, (__m256)b);
-#else
-    return a < b ? a : b;
-#endif
-}
 inline Ints max(Ints a, Ints b) { return a > b ? a : b; }
 inline UnsignedInts max(UnsignedInts a, UnsignedInts b) { return a > b ? a : b; }
 inline Ints min(Ints a, Ints b) { return a < b ? a : b; }
