@@ -123,7 +123,7 @@ def test_what_a_server_is_too_busy_for_is_left_to_the_next_run(
 def test_a_hanging_request_is_an_error_record_and_the_rest_is_answered(server: FakeServer, tmp_path: Path) -> None:
     server.plan = ["ok", "hang"]
     source = write(tmp_path / "in.jsonl", [request(str(index)) for index in range(5)])
-    counts = run(source, tmp_path / "out.jsonl", server.url, timeout_s=0.5)
+    counts = run(source, tmp_path / "out.jsonl", server.url, timeout_s=5)
     assert (counts.completed, counts.failed) == (4, 1)
     codes = [record["error"]["code"] for record in records(tmp_path / "out.jsonl").values() if record["error"]]
     assert codes == ["timeout"]

@@ -184,12 +184,12 @@ def test_a_request_that_takes_too_long_is_answered_503_and_recorded(limit: str, 
 def test_a_request_waits_in_the_queue_until_its_first_vector() -> None:
     async def encode(text: str, **options: Any) -> PoolingRequestOutput:
         if text == "late":
-            await asyncio.sleep(0.8)
+            await asyncio.sleep(2.5)
         return PoolingRequestOutput("0", text, [1], PoolingOutput(np.ones(1, np.float32)))
 
     for config, status in (
-        (ServerConfig(queue_timeout=0.5), 200),
-        (ServerConfig(queue_timeout=0.5, request_timeout=0.6), 503),
+        (ServerConfig(queue_timeout=2.0), 200),
+        (ServerConfig(queue_timeout=2.0, request_timeout=2.1), 503),
     ):
         app = make_app(SimpleNamespace(encode=encode), config)  # type: ignore[arg-type]
         assert post(app, "/v1/embeddings", input=["a", "late"]).status_code == status

@@ -183,7 +183,7 @@ def test_case_32_a_reader_that_stops_reading_is_aborted_and_others_go_on() -> No
         while state.tasks:
             await asyncio.sleep(0.01)
 
-    serve(test, reader_timeout_s=1.0)
+    serve(test, reader_timeout_s=3.0)
 
 
 def test_more_connections_than_files_are_503() -> None:
