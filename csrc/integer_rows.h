@@ -191,7 +191,6 @@ inline void put_outlier(const T* from, int32_t top, float inverse, int64_t piece
     else to.put_outlier(piece, unit_of_codes, unit);
 }
 
-constexpr int32_t INFINITE = 0x7f800000;
 constexpr float NOT_FINITE = __builtin_nanf("");  // the scale of what has such a value, and with it the row's results
 
 inline float inverse_of(float scale) { return scale > 1e-30f ? 1.0f / scale : 0.0f; }  // below, it would overflow
@@ -293,16 +292,26 @@ void quantize_rows(const LinearRows& rows, int zero, const IntegerRows& x, const
     });
 }
 
+// How rows are rotated: not at all where they come so, else with so many `parts` (rotation.h).
+struct RowRotation {
+    bool is_done;
+    int64_t parts;
+
+    explicit RowRotation(const QuantizedWeight& weight)
+        : is_done(weight.inputs_rotated), parts(is_done ? 0 : parts_left_apart(weight.num_inputs)) {}
+};
+
 // What a row becomes when it is rotated, normalized before where the rows say so: by its scale alone, for integers are the same.
 template <typename T>
-inline Rotated rotate_row(const LinearRows& rows, int64_t row, int64_t num_inputs, int64_t parts, float* to) {
+inline Rotated rotate_row(const LinearRows& rows, int64_t row, int64_t num_inputs, const RowRotation& rotation, float* to) {
     const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride;
+    if (rotation.is_done) return {copy_and_find_largest(from, num_inputs, to), 1.0f};
     if (!rows.norm_weight) {
         PlainRow<T> plain{from};
-        return {rotate_parts(plain, num_inputs, parts, to), 1.0f / NEIGHBOURS_GAIN};
+        return {rotate_parts(plain, num_inputs, rotation.parts, to), 1.0f / NEIGHBOURS_GAIN};
     }
     WeightedRow<T> weighted{from, rows.norm_weight};
-    float most = rotate_parts(weighted, num_inputs, parts, to);
+    float most = rotate_parts(weighted, num_inputs, rotation.parts, to);
     return {most, weighted.rms_scale(num_inputs, rows.norm_eps) / NEIGHBOURS_GAIN};
 }
 
@@ -311,14 +320,13 @@ constexpr int64_t ASKED_PER_INPUT = 4;
 
 // The same of rows that are rotated.
 template <typename T, int ROWS>
-void quantize_rotated_rows(const LinearRows& rows, int zero, const IntegerRows& x, Ahead panels, const Team& team) {
+void quantize_rotated_rows(const LinearRows& rows, const RowRotation& rotation, int zero, const IntegerRows& x, Ahead panels, const Team& team) {
     std::vector<Line> rotated(num_lines(x.num_inputs));
-    int64_t parts = parts_left_apart(x.num_inputs);
     share(team, x.num_rows, [&](int64_t row) {
         int64_t first = row / ROWS * ROWS;
         int count = static_cast<int>(x.num_rows - first < ROWS ? x.num_rows - first : ROWS), i = static_cast<int>(row - first);
         GroupOfRow to{x.codes(first) + i, x.groups(first), nullptr, count, i, count};
-        Rotated found = rotate_row<T>(rows, row, x.num_inputs, parts, rotated.data()->lanes);
+        Rotated found = rotate_row<T>(rows, row, x.num_inputs, rotation, rotated.data()->lanes);
         put_rotated<false>(rotated.data()->lanes, found, x.num_inputs, zero, to);
         panels.ask(ASKED_PER_INPUT * x.num_inputs);
     });

@@ -101,7 +101,7 @@ template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED, int M, i
 template <typename T, int BITS, int UNITS, bool ROTATED>
 void to_integers(const QuantizedCall& call, const IntegerRows& x, Range panels, const Team& team) {
     int zero = call.weight.zero - RAISED<BITS>;
-    if constexpr (ROTATED) quantize_rotated_rows<T, ROWS>(call.rows, zero, x, Ahead(team, panels, MOST_FIRST_PANELS), team);
+    if constexpr (ROTATED) quantize_rotated_rows<T, ROWS>(call.rows, RowRotation(call.weight), zero, x, Ahead(team, panels, MOST_FIRST_PANELS), team);
     else quantize_rows<T, UNITS, ROWS>(call.rows, zero, x, team);
 }
 
@@ -210,7 +210,7 @@ void panel_rows(const PanelRowsCall& call, const Team& team) {
     float* row = memory.data()->lanes;
     share(team, call.num_indices, [&](int64_t t) {
         dequantize_row(call.weight, call.indices[t], row);
-        if (call.weight.rotated) rotate_back(row, width);
+        if (call.weight.rotated && !call.weight.inputs_rotated) rotate_back(row, width);
         for (int64_t k = 0; k < width; k += LANES) {
             if (call.y_bfloat16) store(static_cast<BFloat16*>(call.y) + t * width + k, load(row + k));
             else store(static_cast<float*>(call.y) + t * width + k, load(row + k));

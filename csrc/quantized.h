@@ -22,10 +22,12 @@ struct QuantizedWeight {
     int bits, group_size, groups_per_block, zero;
     bool has_minimum;
     bool rotated;  // its rows were, and so must be those that it is multiplied by (rotation.h): 8 bits, one group and no minimum
+    bool inputs_rotated;  // what it is multiplied by comes rotated: it is used as it is
 
     // Each kind is compiled, in several sizes and for every instruction set: those that there are, of rounded weights and of GGUF's types,
     // of which one alone has groups of 16 (Q6_K).
     bool is_known() const {
+        if (inputs_rotated && !rotated) return false;
         if (group_size > (rotated ? LARGEST_ROTATED_GROUP : LARGEST_GROUP)) return false;
         if (rotated) return bits == 8 && group_size == num_inputs && groups_per_block == 1 && !has_minimum && group_size % 32 == 0;
         if (group_size == 16) return bits == 8 && groups_per_block > 1 && !has_minimum;

@@ -123,10 +123,10 @@ void quantize_tiles(const LinearRows& rows, int zero, const Shape& shape, const 
 // Of rotated rows: tile by tile where these are whole, for their lines are then neighbours. Each member makes its own rows, as kernels
 // do that go row by row. The next row is rotated before one becomes integers: what this waits for, sums across lanes, is then there.
 template <typename T>
-void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape, const IntegerRows& x, Ahead panels, const Team& team) {
+void quantize_rotated_tiles(const LinearRows& rows, const RowRotation& rotation, int zero, const Shape& shape, const IntegerRows& x, Ahead panels,
+                            const Team& team) {
     int64_t lines_of_row = static_cast<int64_t>(num_lines(x.num_inputs)), step = shape.x_stride == TILE_BYTES ? shape.x_step / UNIT : GroupOfRow::RUN;
     std::vector<Line> rotated(2 * lines_of_row);
-    int64_t parts = parts_left_apart(x.num_inputs);
     Rotated found[2];
     auto memory = [&](int64_t row) { return rotated[row % 2 * lines_of_row].lanes; };
     auto put_row = [&](int64_t row) {
@@ -139,7 +139,7 @@ void quantize_rotated_tiles(const LinearRows& rows, int zero, const Shape& shape
     };
     std::optional<int64_t> previous;
     share(team, rows.num_rows, [&](int64_t row) {
-        found[row % 2] = rotate_row<T>(rows, row, x.num_inputs, parts, memory(row));
+        found[row % 2] = rotate_row<T>(rows, row, x.num_inputs, rotation, memory(row));
         if (previous) put_row(*previous);
         previous = row;
         panels.ask(ASKED_PER_INPUT * x.num_inputs);
@@ -213,8 +213,9 @@ namespace {
 
 template <typename T>
 void to_integers(const QuantizedCall& call, const Shape& shape, const IntegerRows& x, Range panels, const Team& team) {
-    if (call.weight.rotated) quantize_rotated_tiles<T>(call.rows, call.weight.zero, shape, x, Ahead(team, panels, MOST_FIRST_PANELS), team);
-    else quantize_tiles<T>(call.rows, call.weight.zero, shape, x, team);
+    const QuantizedWeight& weight = call.weight;
+    if (weight.rotated) quantize_rotated_tiles<T>(call.rows, RowRotation(weight), weight.zero, shape, x, Ahead(team, panels, MOST_FIRST_PANELS), team);
+    else quantize_tiles<T>(call.rows, weight.zero, shape, x, team);
 }
 
 [[gnu::always_inline]] inline Work work_of(const QuantizedCall& call, const GateCall* gate) {

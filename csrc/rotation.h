@@ -212,6 +212,20 @@ inline float rotate(const T* from, int64_t count, float* to) {
     return rotate_parts(row, count, parts_left_apart(count), to);
 }
 
+// `count` values as they are, whole registers; returns what `rotate` does. (Bits tell of all values whether they are finite, without sums that
+// wait for each other.)
+template <typename T>
+inline float copy_and_find_largest(const T* from, int64_t count, float* to) {
+    Ints most = {};
+    for (int64_t k = 0; k < count; k += LANES) {
+        Floats v = load(from + k);
+        store(to + k, v);
+        most = max(most, magnitude_bits(v));
+    }
+    int32_t largest = max_of(most);
+    return largest < INFINITE ? of_bits(largest) : __builtin_nanf("");
+}
+
 // A rotated row, which did not become larger, as it was before. But for the windows all is its own inverse.
 inline void rotate_back(float* row, int64_t count) {
     PlainRow<float> from{row};

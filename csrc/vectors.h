@@ -256,6 +256,7 @@ inline auto sum_of(Vector v) {
 
 // As integers the bits of magnitudes have the numbers' order, and those of a NaN are the largest.
 inline Ints magnitude_bits(Floats v) { return (Ints)v & 0x7fffffff; }
+constexpr int32_t INFINITE = 0x7f800000;  // of what is no finite number those are as many or more
 
 inline float of_bits(int32_t bits) {
     float value;

@@ -141,15 +141,16 @@ void bind_linear(nb::module_& module) {
     nb::class_<QuantizedWeight>(module, "QuantizedWeight")
         .def("__init__",
              [](QuantizedWeight* self, uintptr_t panels, int64_t panel_bytes, int64_t header_offset, int64_t num_inputs,
-                int64_t num_outputs, int bits, int group_size, int groups_per_block, int zero, bool has_minimum, bool rotated) {
+                int64_t num_outputs, int bits, int group_size, int groups_per_block, int zero, bool has_minimum, bool rotated,
+                bool inputs_rotated) {
                  QuantizedWeight weight{at<uint8_t>(panels), panel_bytes,      header_offset, num_inputs,  num_outputs, bits,
-                                        group_size,          groups_per_block, zero,          has_minimum, rotated};
+                                        group_size,          groups_per_block, zero,          has_minimum, rotated,     inputs_rotated};
                  if (!weight.is_known()) throw std::invalid_argument("No kernel multiplies weights of this kind (csrc/quantized.h, is_known).");
                  new (self) QuantizedWeight(weight);
              },
              nb::kw_only(), nb::arg("panels"), nb::arg("panel_bytes"), nb::arg("header_offset"), nb::arg("num_inputs"),
              nb::arg("num_outputs"), nb::arg("bits"), nb::arg("group_size"), nb::arg("groups_per_block"), nb::arg("zero"),
-             nb::arg("has_minimum"), nb::arg("rotated"));
+             nb::arg("has_minimum"), nb::arg("rotated"), nb::arg("inputs_rotated"));
     module.def("dense_linear", &dense_linear, nb::arg("program").none(), nb::arg("isa"), nb::arg("weight"), nb::arg("x"),
                nb::arg("bias"), nb::arg("y"), nb::arg("adds"), nb::arg("scratch"), nb::arg("num_rows"), nb::arg("panels"),
                nb::arg("num_threads"));

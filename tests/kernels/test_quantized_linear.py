@@ -64,10 +64,12 @@ def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> 
     return make_stored(name, num_outputs, num_blocks, rng)
 
 
-def make_rounded(rounding: Rounding, floats: np.ndarray) -> tuple[PanelWeight, torch.Tensor]:
+def make_rounded(
+    rounding: Rounding, floats: np.ndarray, *, inputs_rotated: bool = False
+) -> tuple[PanelWeight, torch.Tensor]:
     size = rounding.group_of(floats.shape[1])
     assert size is not None
-    rows = round_rows(floats, rounding, size)
+    rows = round_rows(floats, rounding, size, inputs_rotated=inputs_rotated)
     weight = empty_panels(layout_of(rows, len(floats)))
     fill_panels(weight.panels.stored, weight.layout, rows)
     codes = rows.codes.reshape(len(floats), -1, size).astype(np.float32) - rows.zero
@@ -75,7 +77,11 @@ def make_rounded(rounding: Rounding, floats: np.ndarray) -> tuple[PanelWeight, t
     if rows.minimum is not None:
         values += rows.minimum.astype(np.float32)[..., None]
     values = values.reshape(floats.shape)
-    return weight, torch.from_numpy(rotated_back(values) if rows.rotated else values)
+    return weight, torch.from_numpy(rotated_back(values) if _rotates(weight.layout) else values)
+
+
+def _rotates(layout: PanelLayout) -> bool:
+    return layout.rotated and not layout.inputs_rotated
 
 
 def make_stored(
@@ -99,7 +105,8 @@ def make_stored(
 def scales(x: torch.Tensor, layout: PanelLayout) -> tuple[torch.Tensor, torch.Tensor]:
     """Activations in groups, float64, and the scale of each group: the largest of each piece may have a second code."""
     if layout.rotated:
-        groups = torch.from_numpy(rotated(x.double().numpy()))[:, None]
+        rows = rotated(x.double().numpy()) if _rotates(layout) else x.double().numpy()
+        groups = torch.from_numpy(rows)[:, None]
         return groups, groups.abs().amax(2, keepdim=True) / 127
     groups = x.double().view(len(x), -1, layout.group_size)
     sizes = groups.abs().view(*groups.shape[:2], -1, min(layout.group_size, PIECE))
@@ -114,7 +121,7 @@ def rounded(x: torch.Tensor, layout: PanelLayout) -> torch.Tensor:
     """The torch twin of what the kernel does to activations, in float64."""
     groups, scale = scales(x, layout)
     back = torch.where(scale > 0, (groups / scale).round() * scale, 0.0).view(x.shape)
-    return torch.from_numpy(rotated_back(back.numpy())) if layout.rotated else back
+    return torch.from_numpy(rotated_back(back.numpy())) if _rotates(layout) else back
 
 
 def half_way(x: torch.Tensor, layout: PanelLayout) -> torch.Tensor:
@@ -231,6 +238,7 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
         {"group_size": 48},
         {"groups_per_block": 3},
         {"rotated": True},
+        {"inputs_rotated": True},
         {"rotated": True, "group_size": 96, "bits": 4},
         {"rotated": True, "group_size": 96, "has_minimum": True},
         {"num_inputs": 16384 + 32, "group_size": 16384 + 32},
@@ -411,12 +419,36 @@ def test_rows_of_any_width_are_rotated_as_their_weights(num_inputs: int, instruc
     assert_close(quantized_linear(x[:1], weight, instruction_set=instruction_set), x[:1], weight, floats)
 
 
+@pytest.mark.parametrize("x_dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("num_inputs", [32, 64, 96, 576, 1536, 4096])
+def test_rows_that_come_rotated_are_used_as_they_are(
+    num_inputs: int, instruction_set: str, x_dtype: torch.dtype
+) -> None:
+    """In tiles and in few rows, and alone: the same bits."""
+    floats = np.random.default_rng(num_inputs).normal(0, 0.5, (40, num_inputs)).astype(np.float32)
+    weight, floats = make_rounded(ROUNDINGS["int8"], floats, inputs_rotated=True)
+    assert weight.layout.inputs_rotated
+    x = torch.randn(41, num_inputs, generator=torch.Generator().manual_seed(4)).to(x_dtype)
+    x[3] = 0
+    x[5, num_inputs // 2] = 300.0
+    found = quantized_linear(x, weight, instruction_set=instruction_set, output=torch.empty(41, 40))
+    assert_close(found, x, weight, floats)
+    for rows in (slice(7), slice(3, 4), slice(5, 6), slice(40, 41)):
+        few = quantized_linear(x[rows], weight, instruction_set=instruction_set, output=torch.empty(len(x[rows]), 40))
+        assert torch.equal(few, found[rows])
+    assert not found[3].any()
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("inputs_rotated", [False, True])
 @pytest.mark.parametrize("num_inputs", [32, 352, 576])
-def test_rotated_rows_that_are_not_finite_are_seen(num_inputs: int, instruction_set: str, bad: float) -> None:
-    generator = np.random.default_rng(num_inputs)
-    weight, _ = make_rounded(ROUNDINGS["int8"], generator.normal(0, 0.5, (40, num_inputs)).astype(np.float32))
+def test_rotated_rows_that_are_not_finite_are_seen(
+    num_inputs: int, inputs_rotated: bool, instruction_set: str, bad: float
+) -> None:
+    floats = np.random.default_rng(num_inputs).normal(0, 0.5, (40, num_inputs)).astype(np.float32)
+    weight, _ = make_rounded(ROUNDINGS["int8"], floats, inputs_rotated=inputs_rotated)
     x = torch.randn(6, num_inputs, generator=torch.Generator().manual_seed(5))
     good = quantized_linear(x, weight, instruction_set=instruction_set)
     for place in (0, 17, num_inputs - 1):

@@ -20,11 +20,13 @@ pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kern
 POISON = 0xA5
 
 
-def expected_and_found(rows: Float32Array, rounding: Rounding) -> tuple[np.ndarray, np.ndarray, PanelLayout]:
+def expected_and_found(
+    rows: Float32Array, rounding: Rounding, *, inputs_rotated: bool = False
+) -> tuple[np.ndarray, np.ndarray, PanelLayout]:
     """By numpy, and by the kernel in poisoned memory, with a panel before and behind that must stay as they are."""
     size = rounding.group_of(rows.shape[1])
     assert size is not None
-    codes = round_rows(rows, rounding, size)
+    codes = round_rows(rows, rounding, size, inputs_rotated=inputs_rotated)
     layout = layout_of(codes, len(rows))
     expected = np.zeros((layout.num_panels, layout.panel_bytes), np.uint8)
     fill_panels(expected, layout, codes)
@@ -90,4 +92,12 @@ def test_rows_that_are_not_contiguous() -> None:
     rows = np.random.default_rng(2).standard_normal((96, 40)).astype(np.float32).T
     assert not rows.flags.c_contiguous
     expected, found, _ = expected_and_found(rows, ROUNDINGS["int4"])
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("num_inputs", [32, 576, 1536])
+def test_rows_that_come_rotated_are_rounded_as_they_are(instruction_set: str, num_inputs: int) -> None:
+    rows = np.random.default_rng(num_inputs).standard_normal((37, num_inputs), np.float32)
+    expected, found, layout = expected_and_found(rows, ROUNDINGS["int8"], inputs_rotated=True)
+    assert layout.rotated
     np.testing.assert_array_equal(found, expected)

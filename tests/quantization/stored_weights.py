@@ -22,6 +22,7 @@ class FloatWeight:
     values: torch.Tensor
 
     name: str = "weight"
+    inputs_rotated: bool = False
 
     @property
     def num_outputs(self) -> int:
@@ -53,6 +54,7 @@ class CodedWeight:
     stored: BlockRows
 
     name: str = "weight"
+    inputs_rotated: bool = False
 
     @property
     def num_outputs(self) -> int:

@@ -33,3 +33,5 @@ class QuantizedRows:
     """[R, groups]"""
     rotated: bool = False
     """They are those of the weight's rotated rows (kernels/rotation.py)."""
+    inputs_rotated: bool = False
+    """Rotated before they came, as what they are multiplied by is."""

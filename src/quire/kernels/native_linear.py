@@ -144,7 +144,7 @@ def quantized_linear(
 
     Activations have a scale for each of the weight's groups of inputs of each row, and 7 bits and a sign of the group's
     largest; but one in every PIECE of inputs that is far larger than the others there has 14 bits (csrc/integer_rows.h). With a
-    rotated weight they are rotated first, and none is (csrc/rotation.h); then they may be Normalized.
+    rotated weight they are rotated first, unless they come so, and none is (csrc/rotation.h); if not before, they may be Normalized.
     """
     layout = weight.layout
     x, norm = _normalized(x, layout)
@@ -311,6 +311,7 @@ def _normalized(x: T | Normalized, layout: PanelLayout) -> tuple[T, tuple[int, f
         return x, (0, 0.0)
     rows: T = x.x
     assert layout.rotated
+    assert not layout.inputs_rotated
     assert dtype_of(x.weight.dtype) == DType.FLOAT32
     assert tuple(x.weight.shape) == (layout.num_inputs,)
     assert x.weight.is_contiguous()
@@ -354,4 +355,5 @@ def _quantized(weight: PanelWeight) -> Any:
         zero=layout.zero,
         has_minimum=layout.has_minimum,
         rotated=layout.rotated,
+        inputs_rotated=layout.inputs_rotated,
     )

@@ -25,6 +25,7 @@ def layout_of(rows: QuantizedRows, num_outputs: int) -> PanelLayout:
         groups_per_block=rows.groups_per_block,
         has_minimum=rows.minimum is not None,
         rotated=rows.rotated,
+        inputs_rotated=rows.inputs_rotated,
     )
 
 

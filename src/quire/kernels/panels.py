@@ -34,6 +34,8 @@ class PanelLayout:
     has_minimum: bool
     rotated: bool = False
     """Its rows were, and so are those that it is multiplied by (kernels/rotation.py): with 8 bits, one group and no minimum."""
+    inputs_rotated: bool = False
+    """Where both are, they come so: what it is multiplied by is used as it is, and so are rows that are rounded."""
 
     @property
     def num_panels(self) -> int:
@@ -149,7 +151,7 @@ def round_to_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: Fl
         group_size=layout.group_size,
         bits=layout.bits,
         has_minimum=layout.has_minimum,
-        rotated=layout.rotated,
+        rotated=layout.rotated and not layout.inputs_rotated,
         num_threads=thread_count(),
     )
 

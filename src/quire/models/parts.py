@@ -21,6 +21,7 @@ from quire.layers.mlp import MLP, GatedMLP
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rope import RotaryEmbedding
 from quire.models.loader import WeightLoader
+from quire.models.rotated_heads import HeadRotation, rotations_of_values
 from quire.quantization.method import QuantMethod
 
 
@@ -33,6 +34,7 @@ class LoadedTensor:
     num_outputs: int
     num_inputs: int
     _transposed: bool
+    inputs_rotated: bool = False
 
     def pass_over(self) -> None:
         self._loader.pass_over(self.name)
@@ -128,6 +130,9 @@ class ModelParts:
         config, kind = self.config, self.config.layers[layer]
         q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         sizes = [q_size, kv_size, kv_size]
+        of_values, of_output = None, None
+        if len(qkv) == len(sizes):
+            of_values, of_output = rotations_of_values(self._method, config.head_dim, config.hidden_size, q_size)
         shape = AttentionShape(
             layer=layer,
             num_heads=config.num_heads,
@@ -142,9 +147,13 @@ class ModelParts:
             self._backend,
             shape,
             self.linear(
-                qkv, sizes if len(qkv) == len(sizes) else [sum(sizes)], config.hidden_size, bias=config.attention_bias
+                qkv,
+                sizes if len(qkv) == len(sizes) else [sum(sizes)],
+                config.hidden_size,
+                bias=config.attention_bias,
+                heads=of_values,
             ),
-            self.linear([output], [config.hidden_size], q_size, bias=config.attention_output_bias),
+            self.linear([output], [config.hidden_size], q_size, bias=config.attention_output_bias, heads=of_output),
             rope=None if kind.rope is None else self._ropes.index(kind.rope),
             qk_norm=None if qk_norm is None else QKNorm(*(self.norm(name, config.head_dim) for name in qk_norm)),
         )
@@ -168,18 +177,29 @@ class ModelParts:
             self.linear([down], [config.hidden_size], inner, bias=config.mlp_bias),
         )
 
-    def linear(self, names: Sequence[str], num_outputs: Sequence[int], num_inputs: int, *, bias: bool) -> Linear:
+    def linear(
+        self,
+        names: Sequence[str],
+        num_outputs: Sequence[int],
+        num_inputs: int,
+        *,
+        bias: bool,
+        heads: HeadRotation | None = None,
+    ) -> Linear:
         """One linear layer whose outputs are those of all the named ones, in order."""
         parts = [
             self._tensor(f"{name}.weight", rows, num_inputs, transposed=self._transposed)
             for name, rows in zip(names, num_outputs, strict=True)
         ]
-        weight = self._method.load(parts, self._loader.dtype)
+        weight = self._method.load(parts if heads is None else heads.weights(parts), self._loader.dtype)
         biases = None
         if bias:
             biases = self._ops.tensors.empty((sum(num_outputs),), self._loader.dtype)
             for name, part in zip(names, biases.split_with_sizes(num_outputs, 0), strict=True):
                 self._loader.fill(part, f"{name}.bias")
+            if heads is not None:
+                last = self._loader.floats(f"{names[-1]}.bias", (num_outputs[-1],))
+                self._ops.tensors.copy(part, heads.bias(last), "float32")
         return Linear(self._method, weight, biases)
 
     def _tensor(self, name: str, num_outputs: int, num_inputs: int, *, transposed: bool = False) -> LoadedTensor:

@@ -71,8 +71,11 @@ class FewBits(ABC):
             first += part.num_outputs
         return _join(segments)
 
+    def rotates_heads(self, *num_inputs: int) -> bool:
+        return False
+
     def normalizes(self, weight: list[Segment]) -> bool:
-        return all(isinstance(segment.weight, PanelWeight) and segment.weight.layout.rotated for segment in weight)
+        return all(isinstance(segment.weight, PanelWeight) and _rotates(segment.weight.layout) for segment in weight)
 
     def apply(
         self, x: Array | Normalized, weight: list[Segment], bias: Array | None, residual: Array | None = None
@@ -127,6 +130,10 @@ class Rounded(FewBits):
         super().__init__(others)
         self._rounding = rounding
 
+    def rotates_heads(self, *num_inputs: int) -> bool:
+        sizes = ((count, self._rounding.group_of(count)) for count in num_inputs)
+        return all(size is not None and self._rounding.rotates(count, size) for count, size in sizes)
+
     def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
         rounding = TABLE_ROUNDING if of_table else self._rounding
         size = rounding.group_of(part.num_inputs)
@@ -152,7 +159,12 @@ def _rounded_layout(part: StoredWeight, rounding: Rounding, group_size: int) -> 
         groups_per_block=1,
         has_minimum=rounding.has_minimum,
         rotated=rounding.rotates(part.num_inputs, group_size),
+        inputs_rotated=part.inputs_rotated,
     )
+
+
+def _rotates(layout: PanelLayout) -> bool:
+    return layout.rotated and not layout.inputs_rotated
 
 
 class PanelTable:

@@ -70,7 +70,7 @@ class KeptWeights:
         self._source = source
         self._writer = writer
         self.normalizes, self.apply, self.apply_gated = method.normalizes, method.apply, method.apply_gated
-        self.search = method.search
+        self.search, self.rotates_heads = method.search, method.rotates_heads
 
     def load(self, parts: Sequence[StoredWeight], dtype: DType) -> Any:
         found = self._restore(parts)

@@ -26,6 +26,10 @@ class StoredWeight(Protocol):
     @property
     def num_inputs(self) -> int: ...
 
+    @property
+    def inputs_rotated(self) -> bool:
+        """Whether what it is multiplied by comes rotated, and its rows are (kernels/rotation.py)."""
+
     def pass_over(self) -> None:
         """What would be made of it is there already: it is not read."""
 
@@ -68,6 +72,9 @@ class QuantMethod(Protocol):
 
     def load(self, parts: Sequence[StoredWeight], dtype: Any) -> Any:
         """What `apply` reads: a weight whose outputs are those of all parts, in order."""
+
+    def rotates_heads(self, *num_inputs: int) -> bool:
+        """Whether weights of so many inputs are the better for heads that are rotated while they are loaded, all of them or none."""
 
     def normalizes(self, weight: Any) -> bool:
         """Whether x may be Normalized where it is multiplied by this weight."""
@@ -134,6 +141,9 @@ class Unquantized:
 
     def load(self, parts: Sequence[StoredWeight], dtype: Any) -> Any:
         return load_dense(parts, dtype, self._ops.tensors)
+
+    def rotates_heads(self, *num_inputs: int) -> bool:
+        return False
 
     def normalizes(self, weight: Any) -> bool:
         return False

@@ -35,6 +35,9 @@ class Panels:
             first += part.num_outputs
         return pack_(weight)
 
+    def rotates_heads(self, *num_inputs: int) -> bool:
+        return False
+
     def normalizes(self, weight: DensePanels) -> bool:
         return False
 

@@ -21,10 +21,10 @@ Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
 
 
-def round_rows(rows: Floats, rounding: Rounding, group_size: int) -> QuantizedRows:
-    """float32 [R, K], K a multiple of `group_size`; with 8 bits there is no minimum."""
+def round_rows(rows: Floats, rounding: Rounding, group_size: int, *, inputs_rotated: bool = False) -> QuantizedRows:
+    """float32 [R, K], K a multiple of `group_size`; with 8 bits there is no minimum. `inputs_rotated`: as they come, rows are rotated."""
     rotates = rounding.rotates(rows.shape[1], group_size)
-    groups = (rotated(rows) if rotates else rows).reshape(len(rows), -1, group_size)
+    groups = (rotated(rows) if rotates and not inputs_rotated else rows).reshape(len(rows), -1, group_size)
     if rounding.bits == 8:
         codes, scale, minimum = *_to_8_bits(groups), None
     elif rounding.has_minimum:
@@ -40,6 +40,7 @@ def round_rows(rows: Floats, rounding: Rounding, group_size: int) -> QuantizedRo
         scale=scale,
         minimum=minimum,
         rotated=rotates,
+        inputs_rotated=inputs_rotated,
     )
 
 

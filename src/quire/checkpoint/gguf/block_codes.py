@@ -45,6 +45,7 @@ class CodeType:
             group_size=self.group_size,
             groups_per_block=self.groups_per_block,
             rotated=False,
+            inputs_rotated=False,
             **fields,
         )
 
