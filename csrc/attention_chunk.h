@@ -79,8 +79,14 @@ typename Type::Stored* as_values(typename Type::Unit* units) { return reinterpre
 template <int STEP, typename Type>
 void find_scales(const AttentionCall& call, int64_t block, int64_t place, int kv_head, int64_t key, Chunk<Type>& chunk) {
     int64_t at = call.layout.scale_at(STEP > 1, block, place, kv_head);
-    std::memcpy(chunk.key_scales + key, static_cast<const typename Type::Stored*>(call.key) + at, STEP * sizeof(float));
-    std::memcpy(chunk.value_scales.scales + key, static_cast<const typename Type::Stored*>(call.value) + at, STEP * sizeof(float));
+    auto widen = [&](const void* cache, float* to) {
+        BFloat16 scales[STEP];
+        std::memcpy(scales, static_cast<const typename Type::Stored*>(cache) + at, sizeof scales);
+        if constexpr (STEP == 1) *to = float_of(*scales);
+        else for (int k = 0; k < STEP; k += LANES) store(to + k, load(scales + k));
+    };
+    widen(call.key, chunk.key_scales + key);
+    widen(call.value, chunk.value_scales.scales + key);
 }
 
 // Positions [low, high) of a chunk that begins at `first`, one by one. What lies outside becomes zero.

@@ -11,7 +11,7 @@ constexpr int KEYS_PER_PANEL = 16;
 // G KV heads of D values; a block holds `block_size` tokens, its K and its V each block_size * G * D values.
 // Where blocks are whole panels, a block has a region for each head. K [units of D, tokens] and V [units of tokens, D],
 // unit by unit as multiplied, which are 32 bits: of float32 one value, of bfloat16 two and of int8 four, of neighbouring dimensions
-// in K and of neighbouring tokens in V. Elsewhere a block is [tokens, G, D]. Of int8, a float32 for each token and head is what its D codes
+// in K and of neighbouring tokens in V. Elsewhere a block is [tokens, G, D]. Of int8, a bfloat16 for each token and head is what its D codes
 // are multiplied by: these scales lie behind a region's codes, or elsewhere behind a token's, and take the place of so many values.
 struct KVLayout {
     int64_t block_size;

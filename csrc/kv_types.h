@@ -82,7 +82,7 @@ struct KVNumbers {
     static Sums add_to_output(Sums sums, Ints values, int32_t weights) { return Number::add_products(sums, values, weights); }
 
     // What the cache keeps of `count` values; `room` is for as many. Sets the scale.
-    static const Stored* stored(const Value* from, int, Stored*, float&) { return from; }
+    static const Stored* stored(const Value* from, int, Stored*, BFloat16&) { return from; }
 
     // A query as units. Returns its scale.
     static float put_query(const Value* from, int count, int32_t* to) {
@@ -153,11 +153,18 @@ struct KVCodes {
 #endif
     }
 
-    static const Stored* stored(const Value* from, int count, Stored* room, float& scale) {
-        float magnitude = largest_magnitude(from, count), factor = to_whole(magnitude, LARGEST_CODE);
+    static const Stored* stored(const Value* from, int count, Stored* room, BFloat16& scale) {
+        scale = scale_for(largest_magnitude(from, count));
+        float factor = to_whole(float_of(scale), 1.0f);
         for (int d = 0; d < count; d += LANES) store_part(room + d, load_part(from + d, count - d) * factor, count - d);
-        scale = magnitude / LARGEST_CODE;
         return room;
+    }
+    // The least number of 16 bits that leaves no code above the largest one. A NaN stays one.
+    static BFloat16 scale_for(float magnitude) {
+        float least = magnitude / LARGEST_CODE;
+        uint32_t bits;
+        std::memcpy(&bits, &least, sizeof bits);
+        return {static_cast<uint16_t>(least == least ? (bits + 0xffff) >> 16 : 0x7fc0)};
     }
 
     static float put_query(const Value* from, int count, int32_t* to) {

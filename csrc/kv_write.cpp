@@ -46,7 +46,7 @@ inline bool has_numbers(const typename Type::Value* value, int head_dim) {
 // Of a head, what is kept of it where V `has_numbers`, or else one value over and over.
 template <typename Type>
 inline const typename Type::Stored* kept(const typename Type::Value* from, int head_dim, bool has_numbers, float instead,
-                                         typename Type::Stored* room, float& scale) {
+                                         typename Type::Stored* room, BFloat16& scale) {
     if constexpr (!Type::HAS_SCALES) {
         if (!has_numbers) {
             for (int d = 0; d < head_dim; d += LANES) store_part(room + d, fill(instead), head_dim - d);
@@ -67,7 +67,7 @@ void write_head(const WriteCall& call, bool panels, int64_t slot, int head, cons
     auto *keys = static_cast<Stored*>(call.key_cache), *values = static_cast<Stored*>(call.value_cache);
     Stored* to_key = keys + layout.key_at(panels, PER_UNIT, block, place, head, 0);
     Stored* to_value = values + layout.value_at(panels, PER_UNIT, block, panels ? place / PER_UNIT * PER_UNIT : place, head, 0);
-    float scales[2];
+    BFloat16 scales[2];
     bool numbers = has_numbers<Type>(value, layout.head_dim);
     const Stored* from = kept<Type>(key, layout.head_dim, numbers, __builtin_nanf(""), room, scales[0]);
     if (panels) put_units<PER_UNIT>(from, layout.head_dim, to_key, layout.block_size * PER_UNIT);

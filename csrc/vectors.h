@@ -43,6 +43,8 @@ struct BFloat16 {
     uint16_t bits;
 };
 
+inline float float_of(BFloat16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16); }
+
 inline Floats fill(float x) { return x - Floats{}; }  // not a sum: -0 + 0 is another number, so that would be computed
 
 inline Floats load(const float* from) {

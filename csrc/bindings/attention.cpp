@@ -17,7 +17,7 @@ using namespace quire;
 namespace {
 
 // Bytes after the codes of a token's K or V of one head, where the cache holds codes.
-int scale_size(bool codes) { return codes ? sizeof(float) : 0; }
+int scale_size(bool codes) { return codes ? sizeof(uint16_t) : 0; }
 
 void attend(Program* program, const std::string& isa, bool bfloat16, bool codes, uintptr_t query, int64_t query_stride, uintptr_t key,
             uintptr_t value, uintptr_t output, uintptr_t block_tables, int64_t max_blocks, uintptr_t query_starts,

@@ -75,7 +75,7 @@ class PagedRows:
         self.tables = [blocks.tolist() for blocks in order.split(counts)]
         width = values_per_head(shape.head_dim, str(self.kv_dtype).removeprefix("torch."))
         cache_shape = (sum(counts) + 1, block_size, shape.num_kv_heads, width)
-        # Four bytes of -1 are a NaN in float32.
+        # Two bytes of -1 are a NaN in bfloat16.
         poison = torch.full(cache_shape, -1 if self.kv_dtype == torch.int8 else torch.nan, dtype=self.kv_dtype)
         self.cache = LayerKVCache(poison, poison.clone())
         self.num_computed = [0] * len(rows)
@@ -147,15 +147,19 @@ def as_kept(tokens: Tokens, kv_dtype: torch.dtype) -> Tokens:
     """With K and V as a cache of that dtype gives them back."""
     if kv_dtype != torch.int8:
         return tokens
-    return replace(tokens, key=rounded_to_codes(tokens.key), value=rounded_to_codes(tokens.value))
+    return replace(tokens, key=rounded_to_codes(tokens.key, kept=True), value=rounded_to_codes(tokens.value, kept=True))
 
 
-def rounded_to_codes(x: torch.Tensor) -> torch.Tensor:
-    """float32: multiples of 1/127 of each vector's largest magnitude."""
+def rounded_to_codes(x: torch.Tensor, *, kept: bool = False) -> torch.Tensor:
+    """float32: multiples of 1/127 of each vector's largest magnitude; of what a cache has `kept`, of the next bfloat16 that is not below."""
     largest = x.float().abs().amax(-1, keepdim=True)
     # A number over a tensor would be that number times a reciprocal: half of the largest, 63.5, would be rounded otherwise.
-    codes = (x.float() * (torch.full_like(largest, 127) / largest.clamp(min=1e-30))).round()
-    return codes * (largest / 127)
+    scale = largest / torch.full_like(largest, 127)
+    factor = torch.full_like(largest, 127) / largest.clamp(min=1e-30)
+    if kept:
+        scale = (scale.view(torch.int32) + 0xFFFF >> 16 << 16).view(torch.float32)
+        factor = torch.ones_like(scale) / scale.clamp(min=1e-30)
+    return (x.float() * factor).round() * scale
 
 
 def dense_attention(tokens: Tokens, shape: AttentionShape, first: int = 0) -> torch.Tensor:

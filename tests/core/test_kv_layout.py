@@ -64,4 +64,4 @@ def test_block_bytes() -> None:
     config = make_kv_cache_config([FULL] * 18, block_size=16, dtype="bfloat16", num_blocks=10)
     assert config.bytes_per_block == 2 * 18 * 16 * 256 * 2
     codes = make_kv_cache_config([FULL] * 18, block_size=16, dtype="int8", num_blocks=10)
-    assert codes.bytes_per_block == 2 * 18 * 16 * (256 + 4)
+    assert codes.bytes_per_block == 2 * 18 * 16 * (256 + 2)

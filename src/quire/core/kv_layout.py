@@ -15,11 +15,11 @@ NULL_BLOCK = 0
 """Block 0 is never handed out: a table entry that nothing reads any more points to it."""
 
 KVCacheDType = Literal["float32", "bfloat16", "float16", "int8"]
-"""`int8`: K and V of a token and head are codes with one float32 scale."""
+"""`int8`: K and V of a token and head are codes with one scale, a bfloat16."""
 KVCacheDTypeChoice = Literal["auto", "int8"]
 """`auto`: the model's dtype."""
 BYTES_PER_ELEMENT: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
-SCALE_BYTES = 4
+SCALE_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)

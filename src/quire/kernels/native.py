@@ -225,7 +225,8 @@ def write_kv(
     `rotated`: queries [T, num_heads, head_dim], cos and sin. Before, these and the keys are rotated in place, as `rope_` does.
 
     The caches [num_blocks, block_size, num_kv_heads, head_dim] are of key's dtype; or of int8, with SCALE_BYTES more in the last
-    dimension: round(x / scale) for each x, and the scale of each token and head, which is its largest magnitude / 127.
+    dimension: round(x / scale) for each x, and the scale of each token and head: its largest magnitude / 127, the next
+    bfloat16 that is not below.
     """
     num_tokens, num_kv_heads, head_dim = key.shape
     assert value.shape == key.shape
