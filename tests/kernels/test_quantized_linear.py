@@ -77,11 +77,7 @@ def make_rounded(
     if rows.minimum is not None:
         values += rows.minimum.astype(np.float32)[..., None]
     values = values.reshape(floats.shape)
-    return weight, torch.from_numpy(rotated_back(values) if _rotates(weight.layout) else values)
-
-
-def _rotates(layout: PanelLayout) -> bool:
-    return layout.rotated and not layout.inputs_rotated
+    return weight, torch.from_numpy(rotated_back(values) if weight.layout.rotates_inputs else values)
 
 
 def make_stored(
@@ -105,7 +101,7 @@ def make_stored(
 def scales(x: torch.Tensor, layout: PanelLayout) -> tuple[torch.Tensor, torch.Tensor]:
     """Activations in groups, float64, and the scale of each group: the largest of each piece may have a second code."""
     if layout.rotated:
-        rows = rotated(x.double().numpy()) if _rotates(layout) else x.double().numpy()
+        rows = rotated(x.double().numpy()) if layout.rotates_inputs else x.double().numpy()
         groups = torch.from_numpy(rows)[:, None]
         return groups, groups.abs().amax(2, keepdim=True) / 127
     groups = x.double().view(len(x), -1, layout.group_size)
@@ -121,7 +117,7 @@ def rounded(x: torch.Tensor, layout: PanelLayout) -> torch.Tensor:
     """The torch twin of what the kernel does to activations, in float64."""
     groups, scale = scales(x, layout)
     back = torch.where(scale > 0, (groups / scale).round() * scale, 0.0).view(x.shape)
-    return torch.from_numpy(rotated_back(back.numpy())) if _rotates(layout) else back
+    return torch.from_numpy(rotated_back(back.numpy())) if layout.rotates_inputs else back
 
 
 def half_way(x: torch.Tensor, layout: PanelLayout) -> torch.Tensor:

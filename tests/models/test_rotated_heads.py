@@ -15,6 +15,7 @@ from tests.quantization.stored_weights import FloatWeight
 from transformers import Gemma3TextConfig, LlamaConfig, OPTConfig, PreTrainedConfig, Qwen2Config
 
 from quire.core.native import has_native_module
+from quire.core.quantization import Quantization
 from quire.kernels.select import select_ops
 from quire.models.rotated_heads import HeadRotation, RotatedHeads, rotations_of_values
 from quire.quantization.few_bits import Rounded
@@ -60,7 +61,6 @@ def test_values_and_what_is_made_of_them_fit_each_other() -> None:
     np.testing.assert_allclose(rotated, through(values, output), atol=1e-4)
     bias = values[:, 0]
     np.testing.assert_allclose(of_values.bias(bias), next(second.floats(64))[:, 0], atol=1e-6)
-    np.testing.assert_array_equal(of_output.bias(bias), bias)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_values_and_what_is_made_of_them_fit_each_other() -> None:
         ("none", 64, (576, 576), False),
     ],
 )
-def test_who_rotates_them(quantization: str, head_dim: int, sizes: tuple[int, int], rotates: bool) -> None:
-    method = select_packed_method(quantization)  # type: ignore[arg-type]
+def test_who_rotates_them(quantization: Quantization, head_dim: int, sizes: tuple[int, int], rotates: bool) -> None:
+    method = select_packed_method(quantization)
     found = rotations_of_values(method, head_dim, *sizes)
     assert (found != (None, None)) == rotates
 

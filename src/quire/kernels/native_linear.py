@@ -310,8 +310,7 @@ def _normalized(x: T | Normalized, layout: PanelLayout) -> tuple[T, tuple[int, f
     if not isinstance(x, Normalized):
         return x, (0, 0.0)
     rows: T = x.x
-    assert layout.rotated
-    assert not layout.inputs_rotated
+    assert layout.rotates_inputs
     assert dtype_of(x.weight.dtype) == DType.FLOAT32
     assert tuple(x.weight.shape) == (layout.num_inputs,)
     assert x.weight.is_contiguous()

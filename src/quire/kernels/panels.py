@@ -38,6 +38,11 @@ class PanelLayout:
     """Where both are, they come so: what it is multiplied by is used as it is, and so are rows that are rounded."""
 
     @property
+    def rotates_inputs(self) -> bool:
+        """Whether what it is multiplied by is rotated only then."""
+        return self.rotated and not self.inputs_rotated
+
+    @property
     def num_panels(self) -> int:
         return -(-self.num_outputs // PANEL)
 
@@ -151,7 +156,7 @@ def round_to_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: Fl
         group_size=layout.group_size,
         bits=layout.bits,
         has_minimum=layout.has_minimum,
-        rotated=layout.rotated and not layout.inputs_rotated,
+        rotated=layout.rotates_inputs,
         num_threads=thread_count(),
     )
 

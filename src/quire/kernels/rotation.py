@@ -21,7 +21,7 @@ HADAMARD = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1
 RADICES = (4, 6, 3, 5, 7)
 """How many values may meet in a stage, in this order. A lone factor 2 is left out."""
 SMALLEST_HEAD = 32
-"""That is rotated by itself: smaller ones would leave large values too large."""
+"""That is rotated by itself: in a smaller one few values would meet."""
 FEW_PARTS = 2
 """Of a row may stay apart. More, of a factor of 11 or above, meet in windows."""
 

@@ -197,7 +197,7 @@ class ModelParts:
             biases = self._ops.tensors.empty((sum(num_outputs),), self._loader.dtype)
             for name, part in zip(names, biases.split_with_sizes(num_outputs, 0), strict=True):
                 self._loader.fill(part, f"{name}.bias")
-            if heads is not None:
+            if heads is not None and not heads.of_inputs:
                 last = self._loader.floats(f"{names[-1]}.bias", (num_outputs[-1],))
                 self._ops.tensors.copy(part, heads.bias(last), "float32")
         return Linear(self._method, weight, biases)

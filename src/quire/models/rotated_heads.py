@@ -68,8 +68,8 @@ class HeadRotation:
         return [*parts[:first], *(RotatedHeads(part, self.head_dim, self.of_inputs) for part in parts[first:])]
 
     def bias(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """[outputs of the last part], rotated where these are."""
-        return values if self.of_inputs else rotated_heads(values[:, None], self.head_dim, axis=0)[:, 0]
+        """Of the last part, whose outputs are heads, rotated as these are."""
+        return rotated_heads(values[:, None], self.head_dim, axis=0)[:, 0]
 
 
 def rotations_of_values(

@@ -75,7 +75,9 @@ class FewBits(ABC):
         return False
 
     def normalizes(self, weight: list[Segment]) -> bool:
-        return all(isinstance(segment.weight, PanelWeight) and _rotates(segment.weight.layout) for segment in weight)
+        return all(
+            isinstance(segment.weight, PanelWeight) and segment.weight.layout.rotates_inputs for segment in weight
+        )
 
     def apply(
         self, x: Array | Normalized, weight: list[Segment], bias: Array | None, residual: Array | None = None
@@ -161,10 +163,6 @@ def _rounded_layout(part: StoredWeight, rounding: Rounding, group_size: int) -> 
         rotated=rounding.rotates(part.num_inputs, group_size),
         inputs_rotated=part.inputs_rotated,
     )
-
-
-def _rotates(layout: PanelLayout) -> bool:
-    return layout.rotated and not layout.inputs_rotated
 
 
 class PanelTable:
