@@ -8,10 +8,10 @@ namespace quire::QUIRE_ISA {
 
 inline Floats magnitude(Floats x) { return max(x, -x); }
 
-// x / (1 + e^-x), of `T` as precise as that is. Bounded, e^-x has a reciprocal.
+// x / (1 + e^-x), of `T` as precise as that is. Where e^-x is infinite its reciprocal is 0.
 template <typename T>
 inline Floats silu(Floats x) {
-    if constexpr (sizeof(T) == 2) return x * rough_reciprocal(1.0f + power_of_two<4>(min(x * -LOG2_E, fill(126.0f))));
+    if constexpr (sizeof(T) == 2) return x * rough_reciprocal(1.0f + power_of_two<3>(x * -LOG2_E));
     Floats e = power_of_two<6>(magnitude(x) * -LOG2_E);
     return x * (x < 0.0f ? e : fill(1.0f)) * reciprocal(1.0f + e);
 }

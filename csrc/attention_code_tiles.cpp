@@ -53,6 +53,8 @@ public:
         }
     }
 
+    static void keep_awake() { QUIRE_TILES::keep_awake<7, 4, 6>(); }
+
     Chunk<Type> chunk;
 
 private:
@@ -119,6 +121,7 @@ private:
 
     void weigh_all(const AttentionCall& call, Queries& queries) {
         for (int i = 0; i < group_.count; ++i) {
+            if (i == TILE_ROWS / 2) keep_awake();
             int32_t* sums = sums_[i];
             typename Type::Place to{reinterpret_cast<float*>(sums), most_[i]};  // in the sums' memory
             Floats scale = fill(queries.scale[group_.first + i]);

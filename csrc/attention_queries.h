@@ -125,14 +125,17 @@ inline void forget(Queries& queries, int n) {
     queries.base[n] = UNSEEN;
 }
 
+constexpr int AWAKE = 8;  // queries that are read or written until the way by which they meet keys is kept awake
+
 // The queries of one part, KV head by KV head, from the place `n` on; returns how many.
-template <typename Type>
+template <typename Way, typename Type = typename Way::Type>
 int read_queries(const AttentionCall& call, const Part& part, Heads kv_heads, int n, Queries& queries) {
     int of_kv_head = call.num_heads / call.layout.num_kv_heads, head_dim = call.layout.head_dim, begin = n;
     const auto* query = static_cast<const typename Type::Value*>(call.query) + kv_heads.first * of_kv_head * head_dim;
     for (int64_t token = part.first; token < part.last; ++token)
         for (int d = 0; d < kv_heads.count * of_kv_head * head_dim; d += CACHE_LINE / sizeof(typename Type::Value)) prefetch(query + token * call.query_stride + d);
     for_queries(part, kv_heads, of_kv_head, [&](int64_t token, int head) {
+        if (n % AWAKE == 0) Way::keep_awake();
         int32_t* to = queries.values + n * queries.num_words;
         for (int word = 1; word <= Type::WORDS; ++word) to[queries.num_words - word] = 0;
         queries.scale[n] = Type::put_query(query + token * call.query_stride + head * head_dim, head_dim, to);

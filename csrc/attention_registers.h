@@ -147,6 +147,8 @@ struct InRegisters {
         in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { meet_in_registers<Type, N>(call, queries, n, first, whole, chunk, scores); });
     }
 
+    static void keep_awake() {}
+
     Chunk<Type> chunk;
     Scores scores = {};
 };

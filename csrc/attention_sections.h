@@ -94,7 +94,9 @@ int write_output(const AttentionCall& call, const Part& part, Heads kv_heads, in
         auto* to = output + (token * call.num_heads + head) * head_dim;
         const Sums of_query = sums(n++, token);
         float share = 1.0f / sum_of(load(of_query.total));
-        for (int d = 0; d < width; d += LANES) store_part(to + d, load(of_query.output + d) * share, head_dim - d);
+        int d = 0;
+        for (; d + 2 * LANES <= head_dim; d += 2 * LANES) store(to + d, load(of_query.output + d) * share, load(of_query.output + d + LANES) * share);
+        for (; d < width; d += LANES) store_part(to + d, load(of_query.output + d) * share, head_dim - d);
     });
     return n;
 }

@@ -56,6 +56,8 @@ public:
         else pass<2>(call, job, queries, kept);
     }
 
+    static void keep_awake() { QUIRE_TILES::keep_awake<3, 4, 7>(); }
+
     Chunk<Type> chunk;
 
 private:

@@ -17,7 +17,7 @@
 namespace quire::QUIRE_ISA {
 
 // A `Way` is how queries meet a chunk: `Type` (kv_types.h), SPARE_QUERIES whose memory it reads beyond the last, a
-// `chunk`, and `meet` for queries [begin, begin + count) and the chunk's keys from `first` on; `whole` where all see all of it.
+// `chunk`, `keep_awake` for what multiplies in it while that has nothing to do, and `meet` for queries [begin, begin + count) and the chunk's keys from `first` on; `whole` where all see all of it.
 // HEADS_TOGETHER: whether its items may be of several KV heads, whose queries meet a chunk one head after the other. It is made for the call and the
 // most queries that one of its items has.
 
@@ -78,7 +78,7 @@ void attend(const AttentionCall& call, const Job& job, const Keys& after, Querie
     const Item& item = *job.item;
     queries.count = 0;
     for (int p = 0; p < item.num_parts; ++p)
-        queries.count += read_queries<Type>(call, item.parts[p], item.kv_heads, queries.count, queries);
+        queries.count += read_queries<Way>(call, item.parts[p], item.kv_heads, queries.count, queries);
     attend_sections(call, job, after, queries, kept, way);
     if (job.split) return SplitSums(call, *job.split, queries.width).put(queries, job.sections.last - 1);
     for (int p = 0, begin = 0; p < item.num_parts; ++p) {

@@ -155,8 +155,7 @@ struct KVCodes {
 
     static const Stored* stored(const Value* from, int count, Stored* room, BFloat16& scale) {
         scale = scale_for(largest_magnitude(from, count));
-        float factor = to_whole(float_of(scale), 1.0f);
-        for (int d = 0; d < count; d += LANES) store_part(room + d, load_part(from + d, count - d) * factor, count - d);
+        store_codes(room, from, count, to_whole(float_of(scale), 1.0f));
         return room;
     }
     // The least number of 16 bits that leaves no code above the largest one. A NaN stays one.
@@ -225,18 +224,18 @@ struct CodesByCodes : KVCodes<BFloat16> {
         constexpr int STEPS = PARTS == 1 ? 1 : 256;
         auto* codes = reinterpret_cast<int8_t*>(to);
         float magnitude = largest_magnitude(from, count), factor = to_whole(magnitude, LARGEST_CODE * STEPS);
-        for (int d = 0; d < count; d += LANES) {
-            Ints whole = to_nearest(load_part(from + d, count - d) * factor);
-            if constexpr (PARTS == 2) {
-                Ints first = (whole + STEPS / 2) >> 8;
-                store_codes(codes + count + d, whole - first * STEPS, count - d);
-                whole = first;
+        if constexpr (PARTS == 1) {
+            store_codes(codes, from, count, factor);
+        } else {
+            for (int d = 0; d < count; d += LANES) {
+                Ints whole = to_nearest(load_part(from + d, count - d) * factor), first = (whole + STEPS / 2) >> 8;
+                store_whole(codes + d, first, count - d);
+                store_whole(codes + count + d, whole - first * STEPS, count - d);
             }
-            store_codes(codes + d, whole, count - d);
         }
         return magnitude / (LARGEST_CODE * STEPS);
     }
-    static void store_codes(int8_t* to, Ints whole, int count) {
+    static void store_whole(int8_t* to, Ints whole, int count) {
         QuarterBytes codes = __builtin_convertvector(whole, QuarterBytes);
         if (count >= LANES) std::memcpy(to, &codes, LANES);  // of a fixed size it is no call
         else std::memcpy(to, &codes, count);

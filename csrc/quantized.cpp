@@ -192,14 +192,27 @@ void dequantize_row(const QuantizedWeight& weight, int64_t index, float* y) {
             float minimum = blocks && weight.has_minimum ? m * small(header + PANEL) : m;
             if (blocks) header += weight.has_minimum ? 2 * PANEL : PANEL;
             const uint8_t* codes = panel + group * group_bytes + lane * UNIT;
+            float* to = y + group * weight.group_size;
+            if (weight.bits == 8) {
+                for (int k = 0; k < weight.group_size; k += LANES, codes += LANES * PANEL) {
+                    UnsignedQuarterBytes several;
+                    for (int unit = 0; unit < LANES / UNIT; ++unit) std::memcpy(reinterpret_cast<uint8_t*>(&several) + unit * UNIT, codes + unit * UNIT * PANEL, UNIT);
+                    store(to + k, scale * __builtin_convertvector(__builtin_convertvector(several, Ints) - weight.zero, Floats) + minimum);
+                }
+                continue;
+            }
             for (int k = 0; k < weight.group_size; ++k) {
-                int unit = k / UNIT;
-                int code = weight.bits == 8 ? codes[unit * UNIT * PANEL + k % UNIT]
-                                            : codes[unit / 2 * UNIT * PANEL + k % UNIT] >> (unit % 2 * 4) & 0x0f;
-                y[group * weight.group_size + k] = scale * static_cast<float>(code - weight.zero) + minimum;
+                int unit = k / UNIT, code = codes[unit / 2 * UNIT * PANEL + k % UNIT] >> (unit % 2 * 4) & 0x0f;
+                to[k] = scale * static_cast<float>(code - weight.zero) + minimum;
             }
         }
     }
+}
+
+// Each unit of a row's codes is on a line of its own.
+void ask_for_row(const QuantizedWeight& weight, int64_t index) {
+    const uint8_t* codes = weight.panels + index / PANEL * weight.panel_bytes + index % PANEL * UNIT;
+    for (int64_t line = 0; line < weight.num_inputs * PANEL * weight.bits / 8; line += CACHE_LINE) prefetch(codes + line);
 }
 
 }  // namespace
@@ -209,6 +222,7 @@ void panel_rows(const PanelRowsCall& call, const Team& team) {
     std::vector<Line> memory(num_lines(width));
     float* row = memory.data()->lanes;
     share(team, call.num_indices, [&](int64_t t) {
+        if (t + 1 < call.num_indices) ask_for_row(call.weight, call.indices[t + 1]);
         dequantize_row(call.weight, call.indices[t], row);
         if (call.weight.rotated && !call.weight.inputs_rotated) rotate_back(row, width);
         for (int64_t k = 0; k < width; k += LANES) {

@@ -242,9 +242,10 @@ void to_integers(const QuantizedCall& call, const Shape& shape, const IntegerRow
     Range panels{call.weight.panels, work.num_panels() * call.weight.panel_bytes, work.gate ? 2 : 1};
     if (call.rows.x_bfloat16) to_integers<BFloat16>(call, shape, work.x, panels, team);
     else to_integers<float>(call, shape, work.x, panels, team);
-    team.wait(panels);
     TileShape of_sums{shape.rows, TILE_BYTES}, of_x{shape.rows, shape.units * UNIT}, of_weights{shape.units, TILE_BYTES};
     begin_tiles({of_sums, of_sums, of_sums, of_sums, of_x, of_x, of_weights, of_weights});
+    keep_awake<0, 4, 6>();
+    team.wait(panels);
 }
 
 }  // namespace

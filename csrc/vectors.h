@@ -181,6 +181,27 @@ inline void store_part(T* to, Floats v, int count) {
     for (int i = 0; i < count; ++i) to[i] = padded[i];
 }
 
+// `count` values times `factor`, whole numbers of up to 127.
+template <typename T>
+inline void store_codes(int8_t* to, const T* from, int count, float factor) {
+    int i = 0;
+#if defined(__AVX512BW__)
+    if constexpr (sizeof(T) == 2) {
+        // Each lane's two values become the lower and the upper byte of its lower half.
+        auto codes = [&](const T* pairs) {
+            Ints bits = (Ints)_mm512_loadu_si512(pairs);
+            return ((to_nearest((Floats)(bits << 16) * factor) & 0xff) | (to_nearest((Floats)(bits & ~0xffff) * factor) << 8)) & 0xffff;
+        };
+        const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+        for (; i + 4 * LANES <= count; i += 4 * LANES) {
+            __m512i quarters = _mm512_packus_epi32((__m512i)codes(from + i), (__m512i)codes(from + i + 2 * LANES));
+            _mm512_storeu_si512(to + i, _mm512_maskz_permutexvar_epi64(0xff, order, quarters));
+        }
+    }
+#endif
+    for (; i < count; i += LANES) store_part(to + i, load_part(from + i, count - i) * factor, count - i);
+}
+
 // function(k, count) for the vectors of `width` values from k on. `count` is a constant but for the last ones, where it is less.
 template <typename Function>
 inline void for_vectors(int64_t width, Function&& function) {
@@ -273,6 +294,25 @@ inline float largest_magnitude(const T* from, int count) {
     for (int i = 0; i < count; i += LANES) most = max(most, magnitude_bits(load_part(from + i, count - i)));
     return of_bits(max_of(most));
 }
+
+#if defined(__AVX512BW__)
+// A bfloat16's bits without its sign have that order too: 32 at a time, and the last eight are one instruction's.
+inline float largest_magnitude(const BFloat16* from, int count) {
+    const __m512i sizes = _mm512_set1_epi16(0x7fff);
+    __m512i most = _mm512_setzero_si512();
+    int i = 0;
+    for (; i + 2 * LANES <= count; i += 2 * LANES) most = _mm512_max_epu16(most, _mm512_and_si512(_mm512_loadu_si512(from + i), sizes));
+    if (i < count) {
+        BFloat16 rest[2 * LANES] = {};
+        for (int r = 0; i < count; ++i, ++r) rest[r] = from[i];
+        most = _mm512_max_epu16(most, _mm512_and_si512(_mm512_loadu_si512(rest), sizes));
+    }
+    __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(most), _mm512_extracti64x4_epi64(most, 1));
+    __m128i quarter = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    __m128i least = _mm_minpos_epu16(_mm_xor_si128(quarter, _mm_set1_epi16(-1)));
+    return of_bits((~_mm_cvtsi128_si32(least) & 0xffff) << 16);
+}
+#endif
 
 // The largest of each of LANES registers' lanes, in the lanes of one.
 template <int STEP, typename Vector, std::size_t... LANE>
