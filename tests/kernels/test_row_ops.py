@@ -288,3 +288,11 @@ def test_a_value_that_is_not_a_number_stays_one() -> None:
             assert found[0, 2] == torch.inf
             assert found[0, 3].isfinite()
     assert native_rows.softcap(gate, 5.0).isnan().tolist() == [[True, False, False, False]]
+
+
+@pytest.mark.parametrize("instruction_set", native.instruction_sets())
+def test_gates_far_below_zero_let_nothing_through(instruction_set: str) -> None:
+    """Where e^-x is no number of float32 any more."""
+    gate = torch.tensor([[-60.0, -87.0, -89.0, -127.0, -200.0, -60000.0]]).bfloat16()
+    found = forced(instruction_set, lambda: native.gated(gate, torch.ones_like(gate), "silu"))
+    assert (found.abs() < 1e-20).all()
