@@ -125,7 +125,7 @@ inline void forget(Queries& queries, int n) {
     queries.base[n] = UNSEEN;
 }
 
-constexpr int AWAKE = 8;  // queries that are read or written until the way by which they meet keys is kept awake
+constexpr int AWAKE = 8;  // queries that are read until what multiplies them is kept awake again
 
 // The queries of one part, KV head by KV head, from the place `n` on; returns how many.
 template <typename Way, typename Type = typename Way::Type>

@@ -17,7 +17,8 @@
 namespace quire::QUIRE_ISA {
 
 // A `Way` is how queries meet a chunk: `Type` (kv_types.h), SPARE_QUERIES whose memory it reads beyond the last, a
-// `chunk`, `keep_awake` for what multiplies in it while that has nothing to do, and `meet` for queries [begin, begin + count) and the chunk's keys from `first` on; `whole` where all see all of it.
+// `chunk`, `keep_awake` for what multiplies in it while that has nothing to do, and `meet` for queries [begin, begin + count) and the
+// chunk's keys from `first` on; `whole` where all see all of it.
 // HEADS_TOGETHER: whether its items may be of several KV heads, whose queries meet a chunk one head after the other. It is made for the call and the
 // most queries that one of its items has.
 

@@ -209,7 +209,7 @@ void dequantize_row(const QuantizedWeight& weight, int64_t index, float* y) {
     }
 }
 
-// Each unit of a row's codes is on a line of its own.
+// Each unit of a row's codes of 8 bits, or two of 4, is on a line of its own.
 void ask_for_row(const QuantizedWeight& weight, int64_t index) {
     const uint8_t* codes = weight.panels + index / PANEL * weight.panel_bytes + index % PANEL * UNIT;
     for (int64_t line = 0; line < weight.num_inputs * PANEL * weight.bits / 8; line += CACHE_LINE) prefetch(codes + line);
