@@ -32,10 +32,8 @@ public:
     void ask() {
         if (block_ == last_) return;
         int64_t from = *block_ * block_bytes_ + at_;
-        for (int line = 0; line < LINES; ++line) {
-            prefetch(first_ + from + line * CACHE_LINE);
-            prefetch(second_ + from + line * CACHE_LINE);
-        }
+        if (into_first_cache) ask_for_lines<FIRST_CACHE>(from);
+        else ask_for_lines<SECOND_CACHE>(from);
         at_ += step_;
         if (at_ < bytes_) return;
         at_ = 0;
@@ -45,8 +43,19 @@ public:
         to_others_ = -to_others_;
     }
 
+    bool into_first_cache = false;
+
 private:
     static constexpr int LINES = Type::HAS_SCALES ? 3 : 2;
+
+    template <int CACHE>
+    void ask_for_lines(int64_t from) const {
+        for (int line = 0; line < LINES; ++line) {
+            prefetch<CACHE>(first_ + from + line * CACHE_LINE);
+            prefetch<CACHE>(second_ + from + line * CACHE_LINE);
+        }
+    }
+
     const int64_t *block_, *last_;
     const uint8_t *first_, *second_;
     int64_t bytes_, block_bytes_, at_, step_, to_others_;  // from K to V, or back; 0 where they are asked for in turn

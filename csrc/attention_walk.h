@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "attention_sections.h"
+#include "first_cache.h"
 #include "flush_to_zero.h"
 
 namespace quire::QUIRE_ISA {
@@ -19,8 +20,8 @@ namespace quire::QUIRE_ISA {
 // A `Way` is how queries meet a chunk: `Type` (kv_types.h), SPARE_QUERIES whose memory it reads beyond the last, a
 // `chunk`, `keep_awake` for what multiplies in it while that has nothing to do, and `meet` for queries [begin, begin + count) and the
 // chunk's keys from `first` on; `whole` where all see all of it.
-// HEADS_TOGETHER: whether its items may be of several KV heads, whose queries meet a chunk one head after the other. It is made for the call and the
-// most queries that one of its items has.
+// HEADS_TOGETHER: whether its items may be of several KV heads, whose queries meet a chunk one head after the other: where what is asked for comes
+// into the first cache, one head's chunk is enough, and all heads' too much. It is made for the call and the most queries that one of its items has.
 
 // What is asked for while a chunk is met; of several KV heads the next one is enough to be on its way.
 constexpr int CHUNKS_AHEAD = 2, CHUNKS_AHEAD_OF_HEADS = 1;
@@ -93,7 +94,8 @@ void attention(const AttentionCall& call, const Team& team) {
     using Type = typename Way::Type;
     constexpr int ROOM = MAX_QUERIES + Way::SPARE_QUERIES;
     const FlushToZero of_weights_far_below_the_largest;
-    AttentionJobs jobs(call, team.size, Way::HEADS_TOGETHER);
+    const bool near = LANES == 16 && first_cache_has_room();
+    AttentionJobs jobs(call, team.size, Way::HEADS_TOGETHER && !near);
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT, num_words = num_units * Type::WORDS;
     int width = (head_dim + LANES - 1) / LANES * LANES;
     int64_t kept_floats = floats_of_sums(head_dim), num_kept = jobs.adds_up() ? jobs.most_queries() + Way::SPARE_QUERIES : 0;
@@ -107,6 +109,7 @@ void attention(const AttentionCall& call, const Team& team) {
     queries.output = lines[0].lanes + num_kept * kept_floats;
     queries.total = queries.output + ROOM * width;
     queries.values = reinterpret_cast<int32_t*>(queries.total + ROOM * LANES);
+    way.chunk.next.into_first_cache = near;
     way.chunk.copied_keys = reinterpret_cast<typename Type::Unit*>(queries.values + ROOM * num_words);
     way.chunk.copied_values = way.chunk.copied_keys + KEYS * num_units;
     hand_out(team, jobs.size(), 1, [&](int64_t i) {

@@ -6,7 +6,15 @@
 
 namespace quire::QUIRE_ISA {
 
-constexpr int MAX_SUMS = LANES == 4 ? 32 : 16;  // of two units
+constexpr int MAX_SUMS = 32;  // of two units
+
+// Panels that several rows are multiplied by at one time where nothing but sums has to be kept. In 512 bits two products a cycle are possible, and
+// two loads: with three panels what they meet is loaded once for them, and not with each product.
+#if defined(__AVX512VNNI__)
+constexpr int PANELS_OF_SUMS = 3;
+#else
+constexpr int PANELS_OF_SUMS = 1;
+#endif
 
 // `x` [UNITS, M], `sums` [M, registers of N panels]. Elsewhere than in its caller sums would be in memory.
 template <int BITS, int UNITS, int M, int N>
@@ -72,6 +80,24 @@ struct PanelProducts<8, UNITS, M, N> {
             }
 #pragma GCC unroll MAX_SUMS
             for (int s = 0; s < SUMS; ++s) sums[s] = add_products(sums[s], codes[s % ALL], magnitudes[s % ALL], x[unit * M + s / ALL]);
+        }
+    }
+};
+#endif
+
+#if defined(__AVX512VNNI__)
+template <int UNITS, int M, int N>
+    requires(N >= PANELS_OF_SUMS)
+struct PanelProducts<8, UNITS, M, N> {
+    static constexpr int SUMS = M * N;
+
+    [[gnu::always_inline]] static void add(const uint8_t* panel, int64_t panel_bytes, const int32_t* x, Ints (&sums)[SUMS]) {
+        for (int unit = 0; unit < UNITS; ++unit) {
+            Bytes codes[N];
+#pragma GCC unroll MAX_SUMS
+            for (int p = 0; p < N; ++p) codes[p] = load_bytes(panel + p * panel_bytes + unit * UNIT * PANEL);
+#pragma GCC unroll MAX_SUMS
+            for (int s = 0; s < SUMS; ++s) sums[s] = add_products_of_bytes(sums[s], (Ints)codes[s % N], Ints{} + x[unit * M + s / N]);
         }
     }
 };

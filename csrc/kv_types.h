@@ -273,8 +273,8 @@ struct CodesInRegisters : CodesByCodes<1> {
         for (int i = 0; i < num_words * PER_UNIT; ++i) sum += reinterpret_cast<const int8_t*>(query)[i];
         return -RAISED * sum;
     }
-    static Sums add_to_scores(Sums sums, Ints keys, const int32_t& query) {
-        return QUIRE_ISA::add_products(sums, (Bytes)keys ^ RAISED, query);
+    static Sums add_to_scores(Sums sums, Ints keys, int32_t query) {
+        return add_products_of_bytes(sums, (Ints)((Bytes)keys ^ RAISED), Ints{} + query);
     }
     static Sums add_to_output(Sums sums, Ints values, int32_t weights) {
         return add_products_of_bytes(sums, Ints{} + weights, values);

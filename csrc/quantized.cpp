@@ -16,8 +16,12 @@ constexpr int ROWS = LANES == 16 ? 8 : LANES * NUM_REGISTERS >= 128 ? 4 : 1;  //
 // Of rows that stay in a core's second cache while the panels pass.
 constexpr int64_t BLOCK_BYTES = 256 << 10;
 
-// Of one row, panels that are multiplied at one time: two streams of memory and two chains of sums are faster than one.
+// Panels that are multiplied at one time: of one row two, for two streams of memory and two chains of sums are faster than one.
 constexpr int PANELS = 2;
+// Of many rows as many as sums leave room for: where there are groups, their totals are kept beside them. Fewer wait for memory.
+template <bool ROTATED>
+constexpr int PANELS_OF_MANY = ROTATED ? PANELS_OF_SUMS : 1;
+constexpr int MANY_ROWS = 2 * ROWS + 1;
 
 template <int BITS, int M, int N>
 [[gnu::always_inline]] inline void add_outliers(const uint8_t* panel, int64_t panel_bytes, const Outliers<M>& outliers,
@@ -116,7 +120,7 @@ void multiply_stretch(const QuantizedCall& call, const GatedRows& gated, const I
     auto rows_of_panels = [&](int64_t first, int64_t count, int64_t index, auto N) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes + first_byte;
         NextPanels ahead = next_panels(panel, N, weight.panel_bytes, num_bytes, num_parts, (count + ROWS - 1) / ROWS);
-        in_groups<N == 1 ? ROWS : 1>(first, count, [&](int64_t row, auto M) {
+        in_groups<N == PANELS ? 1 : ROWS>(first, count, [&](int64_t row, auto M) {
             auto multiply_panels = [&](int64_t from, const NextPanels& next, Floats (&results)[M][N * PARTS]) {
                 multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, M, N>(weight, x, row, from, stretch, next, results);
             };
@@ -133,6 +137,15 @@ void multiply_stretch(const QuantizedCall& call, const GatedRows& gated, const I
     if (x.num_rows == 1 && !call.rows.panels) {
         hand_out_blocks(team, 1, 1, (num_panels + PANELS - 1) / PANELS, halves * PANELS * weight.panel_bytes, [&](int64_t, int64_t, int64_t group) {
             at_once<PANELS>(group * PANELS, num_panels - group * PANELS, [&](int64_t panel, auto N) { rows_of_panels(0, 1, panel, N); });
+        });
+        return;
+    }
+    constexpr int AT_ONCE = PANELS_OF_MANY<ROTATED>;
+    if (AT_ONCE > 1 && x.num_rows >= MANY_ROWS && !call.rows.panels) {
+        hand_out_blocks(team, x.num_rows, block, (num_panels + AT_ONCE - 1) / AT_ONCE, halves * AT_ONCE * num_bytes, [&](int64_t first, int64_t count, int64_t group) {
+            int64_t panel = group * AT_ONCE, end = panel + AT_ONCE < num_panels ? panel + AT_ONCE : num_panels;
+            if (end - panel == AT_ONCE) return rows_of_panels(first, count, panel, std::integral_constant<int, AT_ONCE>());
+            for (; panel < end; ++panel) rows_of_panels(first, count, panel, std::integral_constant<int, 1>());
         });
         return;
     }

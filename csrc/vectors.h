@@ -400,9 +400,12 @@ inline void transpose(Floats (&rows)[LANES]) {
 
 constexpr int CACHE_LINE = 64;
 
+constexpr int FIRST_CACHE = 3, SECOND_CACHE = 2;  // as __builtin_prefetch has them
+
 // Asks for memory that is needed soon, and for the second cache: the first has few places for lines on their way, and those
-// that are filled ahead keep the loads of the moment waiting (docs/lab.md).
-inline void prefetch(const void* from) { __builtin_prefetch(from, 0, 2); }
+// that are filled ahead keep the loads of the moment waiting (docs/lab.md; first_cache.h has where not).
+template <int CACHE = SECOND_CACHE>
+inline void prefetch(const void* from) { __builtin_prefetch(from, 0, CACHE); }
 
 // Each of `count` numbers to one member of the team: neighbours to the same one.
 template <typename Function>
