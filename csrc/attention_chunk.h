@@ -32,7 +32,7 @@ public:
     void ask() {
         if (block_ == last_) return;
         int64_t from = *block_ * block_bytes_ + at_;
-        if (into_first_cache) ask_for_lines<FIRST_CACHE>(from);
+        if (Type::MAY_FILL_FIRST_CACHE && into_first_cache) ask_for_lines<FIRST_CACHE>(from);
         else ask_for_lines<SECOND_CACHE>(from);
         at_ += step_;
         if (at_ < bytes_) return;

@@ -137,7 +137,10 @@ void meet_in_registers(const AttentionCall& call, Queries& queries, int query, i
 
 template <typename KV>
 struct InRegisters {
-    using Type = KV;
+    // With AMX, and registers of 256 bits, that gained nothing or was not measured (docs/lab.md).
+    struct Type : KV {
+        static constexpr bool MAY_FILL_FIRST_CACHE = LANES == 16;
+    };
     static constexpr int SPARE_QUERIES = 0;
     static constexpr bool HEADS_TOGETHER = true;
 

@@ -94,7 +94,7 @@ void attention(const AttentionCall& call, const Team& team) {
     using Type = typename Way::Type;
     constexpr int ROOM = MAX_QUERIES + Way::SPARE_QUERIES;
     const FlushToZero of_weights_far_below_the_largest;
-    const bool near = LANES == 16 && first_cache_has_room();
+    const bool near = Type::MAY_FILL_FIRST_CACHE && first_cache_has_room();
     AttentionJobs jobs(call, team.size, Way::HEADS_TOGETHER && !near);
     int head_dim = call.layout.head_dim, num_units = (head_dim + Type::PER_UNIT - 1) / Type::PER_UNIT, num_words = num_units * Type::WORDS;
     int width = (head_dim + LANES - 1) / LANES * LANES;

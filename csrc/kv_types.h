@@ -71,6 +71,7 @@ struct KVNumbers {
     static constexpr int WORDS = 1;  // of a query or of weights, for each unit
     static constexpr int WEIGHT_DEGREE = DEGREE;
     static constexpr bool HAS_SCALES = false;     // of the cache
+    static constexpr bool MAY_FILL_FIRST_CACHE = false;  // with what is asked for
     static constexpr bool WHOLE_WEIGHTS = false;  // and not floats
 
     // What a word meets.
@@ -114,6 +115,7 @@ struct KVCodes {
     static constexpr int WORDS = 2;
     static constexpr int WEIGHT_DEGREE = 4;
     static constexpr bool HAS_SCALES = true;
+    static constexpr bool MAY_FILL_FIRST_CACHE = false;
     static constexpr bool WHOLE_WEIGHTS = true;
 
     // A unit's first and third code as two int16, or its second and fourth.
