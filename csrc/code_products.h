@@ -86,6 +86,7 @@ struct PanelProducts<8, UNITS, M, N> {
 #endif
 
 #if defined(__AVX512VNNI__)
+// Of so many panels.
 template <int UNITS, int M, int N>
     requires(N >= PANELS_OF_SUMS)
 struct PanelProducts<8, UNITS, M, N> {
