@@ -33,7 +33,6 @@ class IncrementalDetokenizer:
         self._strip_leading_space = tokenizer.strips_leading_space and all(
             token_id in self._skipped for token_id in prompt_token_ids
         )
-        self._undecoded: list[int] = []
         self._num_tokens = 0
         self._num_chars = 0
         self._text = io.StringIO()
@@ -45,7 +44,6 @@ class IncrementalDetokenizer:
     @property
     def text(self) -> str:
         """All that is safe to release."""
-        self._decode()
         return self._text.getvalue()
 
     def append(self, token_ids: Iterable[int]) -> str | None:
@@ -53,21 +51,23 @@ class IncrementalDetokenizer:
 
         A stop string counts when the token that completes it comes after `min_tokens` others.
         """
-        self._undecoded += token_ids
-        if self._stops.watches:  # Else their text can wait until somebody wants it.
-            self._decode()
+        for token_id in token_ids:
+            if self._finished:
+                break
+            self._num_tokens += 1
+            piece = self._utf8.decode(self._bytes(token_id))
+            if piece:
+                self._take_in(piece)
         return self.stop_reason
 
     def take_delta(self) -> str:
         """What became safe to release since the last call."""
-        self._decode()
         delta = "".join(self._untaken)
         self._untaken.clear()
         return delta
 
     def finish(self) -> None:
         """No more tokens: release what was held back; an unfinished character becomes U+FFFD."""
-        self._decode()
         if self._finished:
             return
         piece = self._utf8.decode(b"", final=True)
@@ -76,16 +76,6 @@ class IncrementalDetokenizer:
         if not self._finished:
             self._release(self._held)
             self._finished = True
-
-    def _decode(self) -> None:
-        for token_id in self._undecoded:
-            if self._finished:
-                break
-            self._num_tokens += 1
-            piece = self._utf8.decode(self._bytes(token_id))
-            if piece:
-                self._take_in(piece)
-        self._undecoded.clear()
 
     def _bytes(self, token_id: int) -> bytes:
         return b"" if token_id in self._skipped else self._tokenizer.token_bytes(token_id)

@@ -17,7 +17,15 @@ from quire.engine.tokenizer import Tokenizer
 class SampleState:
     """One sample so far, and what has been handed out of it."""
 
-    __slots__ = ("_detokenizer", "_num_tokens_sent", "_tokenizer", "last_token_time", "output")
+    __slots__ = (
+        "_detokenizer",
+        "_looks_for_stops",
+        "_num_tokens_read",
+        "_num_tokens_sent",
+        "_tokenizer",
+        "last_token_time",
+        "output",
+    )
 
     def __init__(self, tokenizer: Tokenizer, request: Request, index: int) -> None:
         params = request.sampling_params
@@ -26,7 +34,9 @@ class SampleState:
         self._detokenizer = (
             IncrementalDetokenizer(tokenizer, request.prompt_token_ids, params) if params.detokenize else None
         )
+        self._looks_for_stops = params.detokenize and bool(params.stop)
         self.last_token_time: float | None = None
+        self._num_tokens_read = 0
         self._num_tokens_sent = 0
         if params.logprobs is not None:
             self.output.logprobs = []
@@ -38,7 +48,8 @@ class SampleState:
         output.token_ids += delta.token_ids
         for at_position in delta.logprobs or ():
             self._append_logprobs(at_position)
-        stop = None if self._detokenizer is None else self._detokenizer.append(delta.token_ids)
+        # Else their text can wait until somebody wants it.
+        stop = self._read() if self._looks_for_stops else None
         if stop is not None:
             output.finish_reason, output.stop_reason = "stop", stop
         elif delta.finish_reason is not None:
@@ -60,6 +71,7 @@ class SampleState:
         self._num_tokens_sent = len(output.token_ids)
         text = ""
         if detokenizer is not None:
+            self._read()
             text = detokenizer.take_delta() if kind is OutputKind.DELTA else detokenizer.text
         return replace(
             output,
@@ -76,9 +88,16 @@ class SampleState:
         self.output.finish_reason = reason.value
         if self._detokenizer is None:
             return
+        self._read()
         self._detokenizer.finish()
         if self._detokenizer.stop_reason is not None and reason is not FinishReason.ABORT:
             self.output.finish_reason, self.output.stop_reason = "stop", self._detokenizer.stop_reason
+
+    def _read(self) -> str | None:
+        """Detokenize what came since the last time; returns the stop string that ends the text, if there is one."""
+        assert self._detokenizer is not None
+        start, self._num_tokens_read = self._num_tokens_read, len(self.output.token_ids)
+        return self._detokenizer.append(self.output.token_ids[start:])
 
     def _append_logprobs(self, at_position: TokenLogprobs) -> None:
         assert self.output.logprobs is not None
@@ -99,6 +118,7 @@ class RequestState:
         "_tokenizer",
         "finished",
         "request",
+        "wants_end_only",
     )
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
@@ -110,11 +130,7 @@ class RequestState:
         self._num_cached_tokens = 0
         self._num_unfinished = len(self._samples)
         self.finished = False
-
-    @property
-    def has_output(self) -> bool:
-        """Whether the caller gets something now: of a request for the end only, that."""
-        return self.finished or self.request.sampling_params.output_kind is not OutputKind.FINAL_ONLY
+        self.wants_end_only = request.sampling_params.output_kind is OutputKind.FINAL_ONLY
 
     def has_ended(self, index: int) -> bool:
         """Of one sample."""

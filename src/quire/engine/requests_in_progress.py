@@ -84,7 +84,7 @@ class RequestsInProgress:
             stop = state.append(delta, now)
             if stop is not None and delta.finish_reason is None:
                 digest.stops.append((delta.request_id, delta.index, stop))
-            if state.has_output:
+            if state.finished or not state.wants_end_only:
                 changed.setdefault(delta.request_id, set()).add(delta.index)
         for request_id, indices in changed.items():
             state = self._states[request_id]

@@ -119,7 +119,7 @@ class SampleGroup:
             error=sequence.error,
             num_cached_tokens=sequence.num_cached_tokens,
             num_preemptions=sequence.num_preemptions,
-            first_scheduled_time=self._sequences[0].first_scheduled_time,
+            first_scheduled_time=sequence.first_scheduled_time,
         )
         if sequence.index == 0 and sequence.error is None and self._prompt_logprobs is not None:
             delta.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Protocol
 
@@ -69,7 +70,7 @@ def make_sequence(
         num_prompt_tokens=len(request.prompt_token_ids),
         sampling_params=params,
         max_num_tokens=request.max_num_tokens if max_num_tokens is None else max_num_tokens,
-        stop_token_ids=frozenset((*eos, *params.stop_token_ids)),
+        stop_token_ids=_one_set((*eos, *params.stop_token_ids)),
         index=index,
         seed=request.seed if seed is None else seed,
         priority=request.priority,
@@ -78,3 +79,9 @@ def make_sequence(
         tenant=request.tenant,
         keep_blocks=keep_blocks,
     )
+
+
+@functools.lru_cache
+def _one_set(token_ids: tuple[int, ...]) -> frozenset[int]:
+    """The same one for all sequences that stop alike: each step looks into it for each of them."""
+    return frozenset(token_ids)

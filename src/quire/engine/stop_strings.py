@@ -24,8 +24,6 @@ class StopStringMatcher:
         self._stops = [(stop, _borders(stop)) for stop in stops]
         self._matched = [0] * len(stops)
         self._num_chars = 0
-        self.watches = bool(stops)
-        """Whether there is any stop string."""
 
     @property
     def num_held(self) -> int:

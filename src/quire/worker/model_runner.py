@@ -125,7 +125,7 @@ class ModelRunner:
         self, plans: list[RowPlan], rows: list[Row], step: ComputedStep, results: list[RowResult]
     ) -> None:
         for i, (row_plan, row) in enumerate(zip(plans, rows, strict=True)):
-            num_logprobs = row.sampling.params.prompt_logprobs
+            num_logprobs = row.sampling.num_prompt_logprobs
             if num_logprobs is None:
                 continue
             found: list[TokenLogprobs] = []

@@ -30,7 +30,7 @@ class Row:
 def all_hidden_wanted(plans: Sequence[RowPlan], rows: Sequence[Row]) -> bool:
     """Whether some row wants more of a step than its last token's logits: those of its prompt."""
     return any(
-        row.sampling.params.prompt_logprobs is not None and row_plan.start < row.sampling.num_prompt_tokens - 1
+        row.sampling.num_prompt_logprobs is not None and row_plan.start < row.sampling.num_prompt_tokens - 1
         for row_plan, row in zip(plans, rows, strict=True)
     )
 
