@@ -62,7 +62,9 @@ def make_sequence(
         params = msgspec.structs.replace(params, prompt_logprobs=None)
     # The end of text is part of a grammar, and its only end.
     ignores_eos = params.ignore_eos and params.structured_outputs is None
-    eos = () if ignores_eos else request.eos_token_ids
+    stop_token_ids = _eos_set(() if ignores_eos else tuple(request.eos_token_ids))
+    if params.stop_token_ids:
+        stop_token_ids = stop_token_ids.union(params.stop_token_ids)
     return Sequence(
         seq_id=seq_id,
         request_id=request.request_id,
@@ -70,7 +72,7 @@ def make_sequence(
         num_prompt_tokens=len(request.prompt_token_ids),
         sampling_params=params,
         max_num_tokens=request.max_num_tokens if max_num_tokens is None else max_num_tokens,
-        stop_token_ids=_one_set((*eos, *params.stop_token_ids)),
+        stop_token_ids=stop_token_ids,
         index=index,
         seed=request.seed if seed is None else seed,
         priority=request.priority,
@@ -82,6 +84,6 @@ def make_sequence(
 
 
 @functools.lru_cache
-def _one_set(token_ids: tuple[int, ...]) -> frozenset[int]:
-    """The same one for all sequences that stop alike: each step looks into it for each of them."""
+def _eos_set(token_ids: tuple[int, ...]) -> frozenset[int]:
+    """The model's own, the same one for all sequences: each step looks into it for each of them."""
     return frozenset(token_ids)
