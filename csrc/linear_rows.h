@@ -28,16 +28,19 @@ inline void in_groups(int64_t first, int64_t count, Function&& function) {
 // takes last may lie apart from what it had before.
 constexpr int64_t GRAIN = 32 << 10;
 
-// function(row, count, group) for `block` rows at a time and each group of panels, of `group_bytes`, each to one member.
-template <typename Function>
+// function(row, count, group) for `block` rows at a time and each group of panels, of `group_bytes`, each to one member. Where there are several
+// blocks, groups of another member's only while it has at least FEWEST_OF_OTHERS left: its rows lie in its caches, and to fetch them takes time.
+template <int64_t FEWEST_OF_OTHERS = 1, typename Function>
 inline void hand_out_blocks(const Team& team, int64_t num_rows, int64_t block, int64_t num_groups, int64_t group_bytes,
                             Function&& function) {
     int64_t num_blocks = (num_rows + block - 1) / block;
     int64_t grain = largest<int64_t>(1, GRAIN / largest<int64_t>(1, group_bytes * (num_rows < block ? num_rows : block)));
-    hand_out(team, num_blocks * num_groups, grain, [&](int64_t item) {
+    auto of_item = [&](int64_t item) {
         int64_t row = item / num_groups * block;
         function(row, num_rows - row < block ? num_rows - row : block, item % num_groups);
-    });
+    };
+    if constexpr (FEWEST_OF_OTHERS == 1) hand_out(team, num_blocks * num_groups, grain, of_item);
+    else hand_out(team, num_blocks * num_groups, grain, num_blocks > 1 ? FEWEST_OF_OTHERS : 1, of_item);
 }
 
 // Many rows are divided among the members as all kernels divide them: each finds in its caches what it wrote itself, and passes all

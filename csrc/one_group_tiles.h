@@ -206,6 +206,9 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
     finished.template take<ROW_TILES, PANELS>(tile, index, panels);
 }
 
+// To fetch another member's rows, some 200 KB of integers, takes as long as so many pairs of panels where cores are far apart (docs/lab.md).
+constexpr int64_t FEWEST_PAIRS_OF_OTHERS = 6;
+
 template <typename Put>
 void one_group(const Work& work, const Team& team, Put put) {
     const QuantizedWeight& weight = work.call.weight;
@@ -215,7 +218,7 @@ void one_group(const Work& work, const Team& team, Put put) {
     PanelMemory memory(weight, 4);
     Finished<Put> finished(work, put);
     int place = 0;  // the panels of what is not yet finished stay
-    hand_out_blocks(team, shape.num_row_tiles, block, work.num_pairs(), 2 * weight.panel_bytes * 4,
+    hand_out_blocks<FEWEST_PAIRS_OF_OTHERS>(team, shape.num_row_tiles, block, work.num_pairs(), 2 * weight.panel_bytes * 4,
                     [&](int64_t first, int64_t count, int64_t pair) {
         int64_t index = work.first_of(pair), last = first + count;
         place = 2 - place;

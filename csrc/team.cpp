@@ -55,7 +55,9 @@ void Team::wait(Range next) const {
     meeting->nanoseconds_waited.fetch_add(waited.count(), std::memory_order_relaxed);
 }
 
-Slice Team::take(int64_t count, int64_t grain) const {
+Slice Team::take(int64_t count, int64_t grain) const { return take(count, grain, 1); }
+
+Slice Team::take(int64_t count, int64_t grain, int64_t fewest_of_others) const {
     // A round does not end before all members are through with it: it is the same wherever this is called.
     uint64_t round = static_cast<uint64_t>(meeting->round.load(std::memory_order_relaxed)) << 32;
     for (int i = 0; i < size; ++i) {
@@ -64,7 +66,7 @@ Slice Team::take(int64_t count, int64_t grain) const {
         std::atomic<uint64_t>& taken = meeting->taken[owner].value;
         for (uint64_t value = taken.load(std::memory_order_relaxed);;) {
             int64_t first = value >= round ? static_cast<int64_t>(value - round) : 0;
-            if (first >= length) break;
+            if (length - first < (i == 0 ? 1 : fewest_of_others)) break;
             int64_t last = std::min(first + grain, length);
             if (taken.compare_exchange_weak(value, round + static_cast<uint64_t>(last), std::memory_order_relaxed))
                 return {begin + first, begin + last};

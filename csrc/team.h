@@ -46,6 +46,8 @@ struct Team {
     // own share, from its begin on; then of others' shares, who are slower. Empty when none are left. `count` and `grain` are
     // the same in each member.
     Slice take(int64_t count, int64_t grain) const;
+    // The same, but of another's share only while it has at least so many left.
+    Slice take(int64_t count, int64_t grain, int64_t fewest_of_others) const;
 };
 
 }  // namespace quire

@@ -422,6 +422,14 @@ inline void hand_out(const Team& team, int64_t count, int64_t grain, Function&& 
         for (int64_t i = slice.first; i < slice.last; ++i) function(i);
 }
 
+// The same, but of another's share only while it has at least so many left.
+template <typename Function>
+inline void hand_out(const Team& team, int64_t count, int64_t grain, int64_t fewest_of_others, Function&& function) {
+    auto take = [&] { return team.take(count, grain, fewest_of_others); };
+    for (Slice slice = take(); slice.first < slice.last; slice = take())
+        for (int64_t i = slice.first; i < slice.last; ++i) function(i);
+}
+
 // Memory for vectors. A type of this instruction set's own, so that no other one's file shares std::vector's code for it.
 struct alignas(64) Line {
     float lanes[16];
