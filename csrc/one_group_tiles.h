@@ -206,7 +206,8 @@ void multiply_whole(const Work& work, int64_t tile, const Panel (&panels)[2], in
     finished.template take<ROW_TILES, PANELS>(tile, index, panels);
 }
 
-// To fetch another member's rows, some 200 KB of integers, takes as long as so many pairs of panels where cores are far apart (docs/lab.md).
+// Another member's rows, some 200 KB of integers, are fetched from its caches first: not for its last pairs of panels. More than six gained nothing
+// where cores are far apart, and where they are near none is as good (docs/lab.md, with tiles that only load).
 constexpr int64_t FEWEST_PAIRS_OF_OTHERS = 6;
 
 template <typename Put>

@@ -34,6 +34,7 @@ class SampleState:
         self._detokenizer = (
             IncrementalDetokenizer(tokenizer, request.prompt_token_ids, params) if params.detokenize else None
         )
+        # Beside what each token changes: the request's own fields lie elsewhere in memory (docs/lab.md).
         self._looks_for_stops = params.detokenize and bool(params.stop)
         self.last_token_time: float | None = None
         self._num_tokens_read = 0
@@ -130,6 +131,7 @@ class RequestState:
         self._num_cached_tokens = 0
         self._num_unfinished = len(self._samples)
         self.finished = False
+        # As SampleState has it.
         self.wants_end_only = request.sampling_params.output_kind is OutputKind.FINAL_ONLY
 
     def has_ended(self, index: int) -> bool:

@@ -54,6 +54,7 @@ class SamplingRow:
         self.seed = seed
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
+        # The params' own, beside what each step looks at.
         self.num_prompt_logprobs = params.prompt_logprobs
         self.grammar = _grammar(params, token_ids, num_prompt_tokens, stop_token_ids, grammars)
         self.processors = _processors(params, token_ids, num_prompt_tokens, stop_token_ids, self.grammar)
