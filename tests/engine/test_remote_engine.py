@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -229,34 +230,91 @@ def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, t
     run(tiny_llama, tmp_path, body)
 
 
-def test_a_request_waits_for_its_client_once_the_engine_is_loaded(tiny_llama: Path, tmp_path: Path) -> None:
-    """Of several API processes one may say that the server is ready while another still reads the tokenizer."""
+@dataclass
+class SecondClient:
+    """It reads the tokenizer when the engine loads, or is loaded, and `may_read` is set."""
 
-    async def body(llm: AsyncLLM, service: EngineService) -> None:
-        may_read = threading.Event()
+    connection: RemoteEngine
+    reads: threading.Event
+    may_read: threading.Event
+    finish_loading: Callable[[], None]
+    """The engine's."""
 
-        def read_late() -> FinishFiles:
+
+def run_second(
+    model: Path, directory: Path, loaded: bool, body: Callable[[SecondClient], Coroutine[Any, Any, None]]
+) -> None:
+    """`body` with a second client. Unless `loaded`, the engine says that it still loads."""
+
+    async def with_second(llm: AsyncLLM, service: EngineService) -> None:
+        heartbeat, info = service._heartbeat, llm.info
+        checkpoint = open_checkpoint(str(model), with_weights=False)
+        reads, may_read = threading.Event(), threading.Event()
+
+        def finish_loading() -> None:
+            heartbeat.info = info
+            heartbeat.enter("ready")
+
+        def read() -> FinishFiles:
+            reads.set()
             assert may_read.wait(PATIENCE_MS / 1000)
             return lambda _: ClientFiles(llm.tokenizer, InputProcessor(llm.tokenizer, checkpoint.config, 100, 0))
 
-        checkpoint = open_checkpoint(str(tiny_llama), with_weights=False)
+        if not loaded:
+            heartbeat.info = None
+            heartbeat.enter("loading")
         engine_read, engine_end = os.pipe()
-        late = RemoteEngine(EngineAddresses(str(tmp_path)), 1, engine_read, read_late)
+        connection = RemoteEngine(EngineAddresses(str(directory)), 1, engine_read, read)
         try:
-            await late.wait_if_loaded()
-            assert not late.ready, "without a word from the engine nothing is waited for"
-            while late.status is None:
-                await asyncio.sleep(0.01)
-            waiting = asyncio.create_task(late.wait_if_loaded())
-            await asyncio.sleep(0.2)
-            assert not waiting.done()
-            may_read.set()
-            await waiting
-            assert late.ready
+            await body(SecondClient(connection, reads, may_read, finish_loading))
         finally:
             may_read.set()
-            await asyncio.to_thread(late.shutdown)
+            await asyncio.to_thread(connection.shutdown)
             os.close(engine_read)
             os.close(engine_end)
 
-    run(tiny_llama, tmp_path, body)
+    run(model, directory, with_second)
+
+
+def test_a_request_waits_for_its_client_once_the_engine_is_loaded(tiny_llama: Path, tmp_path: Path) -> None:
+    """Of several API processes one may say that the server is ready while another has not heard of the engine yet."""
+
+    async def body(client: SecondClient) -> None:
+        waiting = asyncio.create_task(client.connection.wait_if_loaded())
+        assert await asyncio.to_thread(client.reads.wait, PATIENCE_MS / 1000)
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        client.may_read.set()
+        await waiting
+        assert client.connection.ready
+
+    run_second(tiny_llama, tmp_path, True, body)
+
+
+def test_what_a_client_heard_before_a_request_does_not_decide(tiny_llama: Path, tmp_path: Path) -> None:
+    """While it reads the tokenizer, the news that the engine is loaded waits to be read too."""
+
+    async def body(client: SecondClient) -> None:
+        assert await asyncio.to_thread(client.reads.wait, PATIENCE_MS / 1000)
+        client.finish_loading()
+        waiting = asyncio.create_task(client.connection.wait_if_loaded())
+        await asyncio.sleep(0.2)
+        assert client.connection.status is not None
+        assert client.connection.status.state == "loading"
+        assert not waiting.done()
+        client.may_read.set()
+        await waiting
+        assert client.connection.ready
+
+    run_second(tiny_llama, tmp_path, False, body)
+
+
+def test_a_request_does_not_wait_for_an_engine_that_still_loads(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(client: SecondClient) -> None:
+        client.may_read.set()
+        await client.connection.wait_if_loaded()
+        assert client.connection.status is not None
+        assert client.connection.status.state == "loading"
+        assert not client.connection.ready
+
+    run_second(tiny_llama, tmp_path, False, body)

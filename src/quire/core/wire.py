@@ -144,11 +144,13 @@ EngineState = Literal["fetching", "loading", "ready", "failed"]
 class EngineStatus(msgspec.Struct, frozen=True):
     """The engine's heartbeat, sent by a thread that a long step does not hold up.
 
-    `step_seconds`: how long the step that runs now has been running; 0 between steps. `error` comes with `failed`.
+    `sent_time`: monotonic seconds, no later than what it tells. `step_seconds`: how long the step that runs now has been
+    running; 0 between steps. `error` comes with `failed`.
     """
 
     state: EngineState
     pid: int
+    sent_time: float
     info: EngineInfo | None = None
     stats: EngineStats | None = None
     step_seconds: float = 0.0

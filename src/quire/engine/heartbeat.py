@@ -58,10 +58,11 @@ class Heartbeat:
         self._socket.close(linger=200)
 
     def _status(self) -> EngineStatus:
-        started = self.step_start_time
+        now, started = time.monotonic(), self.step_start_time
         return EngineStatus(
             self.state,
             os.getpid(),
+            now,
             self.info,
             self.stats,
             0.0 if started is None else time.monotonic() - started,

@@ -49,7 +49,7 @@ SILENCE_LIMIT_S = 3.0
 FROZEN_AFTER_S = 10.0
 """When requests stop waiting for an engine not heard from."""
 WELCOME_LIMIT_S = 5.0
-"""How long a request waits for this client, once the engine is loaded: it still reads the tokenizer."""
+"""How long a request waits for this client to hear that the engine is loaded, and to read the tokenizer."""
 STEP_LIMIT_S = 300.0
 """No step of a healthy engine takes this long."""
 STILL_LOADING = "The engine is still loading; ask again when /health/ready answers 200."
@@ -91,6 +91,8 @@ class RemoteEngine:
         self.status: EngineStatus | None = None
         self._status_time = time.monotonic()
         self._view_listener: ViewListener | None = None
+        self._heard = asyncio.Event()
+        """Wakes who waits for news of an engine that this client is not ready for."""
         self._ready_or_dead = asyncio.Event()
         self._welcome = False
         """Whether a message went to the engine and one came back: sockets connect in their own time."""
@@ -108,10 +110,22 @@ class RemoteEngine:
         return self._welcome
 
     async def wait_if_loaded(self) -> None:
-        """Of several clients each becomes ready in its own time: with the engine loaded, wait for this one's moment."""
-        if self.status is not None and self.status.info is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wait_ready(), WELCOME_LIMIT_S)
+        """Of several clients each becomes ready in its own time: with the engine loaded, wait for this one's moment.
+
+        Whoever asks may know more than this client, from another one: what the engine says from now on decides.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WELCOME_LIMIT_S):
+                await self._hear(time.monotonic())
+                if self.status is not None and self.status.info is not None:
+                    await self.wait_ready()
+
+    async def _hear(self, asked_time: float) -> None:
+        """Until a status came that was sent after `asked_time`. Raises EngineDeadError if none ever will."""
+        while not self._ready_or_dead.is_set() and (self.status is None or self.status.sent_time < asked_time):
+            self._heard.clear()
+            await self._heard.wait()
+        self.check_alive()
 
     @property
     def info(self) -> EngineInfo:
@@ -226,12 +240,14 @@ class RemoteEngine:
             self._files = files
         if self._files is not None and not self._welcome:
             self._link.reply(Hello(self._client))
+        if not self._welcome:
+            self._on_loop(self._heard.set)
 
     def _take_answer(self, answer: Answer) -> None:
         match answer:
             case Welcome():
                 self._welcome = True
-                self._on_loop(self._ready_or_dead.set)
+                self._on_loop(self._end_waits)
             case RequestRefused(request_id, message, field, value):
                 self._requests.give_up([request_id], InvalidRequestError(message, field=field, value=value))
             case RequestsDropped(request_ids):
@@ -251,7 +267,11 @@ class RemoteEngine:
         error = EngineDeadError(reason)
         self._requests.die(error)
         self._on_loop(lambda: self._calls.fail(error))
-        self._on_loop(self._ready_or_dead.set)
+        self._on_loop(self._end_waits)
+
+    def _end_waits(self) -> None:
+        self._ready_or_dead.set()
+        self._heard.set()
 
     def _on_loop(self, callback: Callable[[], object]) -> None:
         try:
