@@ -61,10 +61,12 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# An editable install does not build the kernels again by itself; what is in build/ is kept but for what changed.
+# An editable install does not build the kernels again by itself; what is in build/ is kept but for what changed. Nor is it compiled, as
+# packages are, where Python may not write what it compiles: a start takes a quarter longer so.
 $(READY): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -C cmake.define.QUIRE_EMULATE=$(EMULATED) -e '.[dev]'
+	$(BIN)/python -m compileall -q src
 	touch $@
 
 clean:

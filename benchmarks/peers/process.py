@@ -37,7 +37,7 @@ class EngineProcess:
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
                 command,
-                env={**os.environ, **env},
+                env={**_environment(), **env},
                 cwd=cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if is_asked else stderr,
@@ -120,6 +120,11 @@ class EngineProcess:
                 self._received += data
         line, self._received = self._received.split(b"\n", 1)
         return line
+
+
+def _environment() -> dict[str, str]:
+    """Ours, but that Python keeps what it compiles: pip compiled the other engines when it installed them."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _die_with_parent() -> None:

@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from quire.config import EngineConfig
+from quire.core.collector import made_to_last
 from quire.core.embedding import EmbeddingRequest
 from quire.core.frames import BadFrameError, Frames
 from quire.core.request import Request
@@ -258,7 +259,8 @@ def main() -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     heartbeat = Heartbeat(context, addresses.status)
     try:
-        launched = launch(orders.config, orders.executor, on_files_ready=lambda: heartbeat.enter("loading"))
+        with made_to_last():
+            launched = launch(orders.config, orders.executor, on_files_ready=lambda: heartbeat.enter("loading"))
     except QuireError as error:
         heartbeat.error = str(error)
         heartbeat.enter("failed")

@@ -19,6 +19,7 @@ import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
+from quire.core.collector import made_to_last
 from quire.engine.parent_watch import leave_with_parent
 from quire.server.api_orders import ApiOrders
 from quire.server.http_protocol import bounded_protocol
@@ -102,9 +103,10 @@ async def serve(orders: ApiOrders) -> None:
 
 
 async def _load(orders: ApiOrders) -> tuple[Service, ASGIApp]:
-    make_service = await asyncio.to_thread(_import_service)
-    service = make_service(orders)
-    return service, await asyncio.to_thread(service.make_app)
+    with made_to_last():
+        make_service = await asyncio.to_thread(_import_service)
+        service = make_service(orders)
+        return service, await asyncio.to_thread(service.make_app)
 
 
 def _import_service() -> Callable[[ApiOrders], Service]:

@@ -32,6 +32,8 @@ POLL_S = 0.2
 STOP_GRACE_S = 5.0
 """What children get to end by themselves, beyond the drain time-out, before they are killed."""
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""numpy's others are of no use here, and as they start they spin on the cores that load the model."""
 
 
 class PortInUseError(QuireError):
@@ -74,7 +76,7 @@ class Supervisor:
         parent_read, self._parent_end = os.pipe()
         engine_read, engine_end = os.pipe()
         # Another program's folder has nothing to do with this server.
-        environment = {name: value for name, value in os.environ.items() if name != MULTIPROCESS_DIR}
+        environment = ONE_BLAS_THREAD | {name: value for name, value in os.environ.items() if name != MULTIPROCESS_DIR}
         if server.api_workers > 1:
             environment[MULTIPROCESS_DIR] = os.path.join(directory, "metrics")
             os.mkdir(environment[MULTIPROCESS_DIR])

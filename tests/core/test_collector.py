@@ -1,0 +1,37 @@
+"""What quire's own processes make at their start is no garbage."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from quire.core.collector import made_to_last
+
+
+class Node:
+    """Part of a cycle."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_the_collector_rests_inside_and_leaves_what_was_made_alone() -> None:
+    gc.collect()
+    try:
+        with made_to_last():
+            assert not gc.isenabled()
+            node = Node()
+        assert gc.isenabled()
+        assert not any(found is node for found in gc.get_objects())
+    finally:
+        gc.unfreeze()
+
+
+def test_it_runs_again_after_a_failure() -> None:
+    try:
+        with pytest.raises(ValueError, match="lost"), made_to_last():
+            raise ValueError("lost")
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
