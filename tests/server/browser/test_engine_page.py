@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.server.browser.test_chat_page import LONG_TASK, ask
+from tests.server.browser.test_chat_page import LONG_TASK, ask, ask_at_length
 from tests.server.browser.visit import Visit
 
 pytestmark = pytest.mark.real
@@ -31,10 +31,10 @@ COLOUR = "name => getComputedStyle(document.documentElement).getPropertyValue('-
 
 def test_the_grid_shows_what_two_chats_share(page: Page) -> None:
     page.fill("#system", SHARED)
-    ask(page, LONG_TASK)
+    ask_at_length(page, LONG_TASK)
     page.wait_for_selector(".message.assistant .body:not(:empty)")
     page.click("#new-chat")
-    ask(page, "Tell me at great length about all the books that you keep, one by one.")
+    ask_at_length(page, "Tell me at great length about all the books that you keep, one by one.")
     page.click("#nav-engine")
     page.wait_for_function(LEGEND_COUNTS, arg=[[], ["shared", "private"]])
     assert "shared" in (page.get_attribute("#block-grid .over", "aria-label") or "")
