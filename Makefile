@@ -14,15 +14,21 @@ OPTIMIZED := PYTHONOPTIMIZE=1 $(BIN)/python -m pytest -q tests/server/security -
 EMULATED := tiles,avx_vnni
 
 # A copy of the package with its kernels under sanitizers. -S keeps the editable install's finder out of the way.
-SANITIZED := build/sanitize
 SANITIZERS := address,undefined
+FOR_RACES := $(filter thread,$(SANITIZERS))
+SANITIZED := build/$(if $(FOR_RACES),races,sanitize)
 SITE_PACKAGES = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-RUNTIMES = $(foreach lib,asan ubsan stdc++,$(shell $(CXX) -print-file-name=lib$(lib).so))
+RUNTIMES = $(foreach lib,$(if $(FOR_RACES),tsan,asan ubsan) stdc++,$(shell $(CXX) -print-file-name=lib$(lib).so))
 UNDER_SANITIZERS = LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
 	PYTHONPATH=$(SANITIZED)/site:$(SITE_PACKAGES)
 SANITIZED_TESTS := $(addprefix sanitize-,tests/kernels tests/attention tests/quantization/test_few_bits.py)
 
-.PHONY: serve chromium demo test test-nightly sanitize $(SANITIZED_TESTS) lint bench clean
+# The sanitizer of threads wants its addresses where they always are, has a thread of its own, and none in a forked child.
+UNDER_SANITIZER_OF_THREADS = setarch -R
+NOT_FOR_RACES := --deselect tests/kernels/test_team.py
+
+.PHONY: serve chromium demo test test-nightly sanitize races $(SANITIZED_TESTS) lint bench clean
 
 serve: $(READY)
 	$(BIN)/quire serve smollm2 $(ARGS)
@@ -49,7 +55,11 @@ sanitize: $(READY)
 	$(MAKE) -j2 --output-sync=line $(SANITIZED_TESTS)
 
 $(SANITIZED_TESTS): sanitize-%:
-	$(UNDER_SANITIZERS) $(BIN)/python -S -m pytest -q --capture=sys $*
+	$(UNDER_SANITIZERS) $(if $(FOR_RACES),$(UNDER_SANITIZER_OF_THREADS)) $(BIN)/python -S -m pytest -q --capture=sys $(if $(FOR_RACES),$(NOT_FOR_RACES)) $*
+
+# The same tests, looking for memory that two threads use without having met in between.
+races:
+	$(MAKE) sanitize SANITIZERS=thread
 
 # For the tests of the page in a real browser.
 chromium:

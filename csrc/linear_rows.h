@@ -39,8 +39,7 @@ inline void hand_out_blocks(const Team& team, int64_t num_rows, int64_t block, i
         int64_t row = item / num_groups * block;
         function(row, num_rows - row < block ? num_rows - row : block, item % num_groups);
     };
-    if constexpr (FEWEST_OF_OTHERS == 1) hand_out(team, num_blocks * num_groups, grain, of_item);
-    else hand_out(team, num_blocks * num_groups, grain, num_blocks > 1 ? FEWEST_OF_OTHERS : 1, of_item);
+    hand_out(team, num_blocks * num_groups, grain, of_item, num_blocks > 1 ? FEWEST_OF_OTHERS : 1);
 }
 
 // Many rows are divided among the members as all kernels divide them: each finds in its caches what it wrote itself, and passes all

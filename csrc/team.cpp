@@ -55,8 +55,6 @@ void Team::wait(Range next) const {
     meeting->nanoseconds_waited.fetch_add(waited.count(), std::memory_order_relaxed);
 }
 
-Slice Team::take(int64_t count, int64_t grain) const { return take(count, grain, 1); }
-
 Slice Team::take(int64_t count, int64_t grain, int64_t fewest_of_others) const {
     // A round does not end before all members are through with it: it is the same wherever this is called.
     uint64_t round = static_cast<uint64_t>(meeting->round.load(std::memory_order_relaxed)) << 32;

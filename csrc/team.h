@@ -43,11 +43,9 @@ struct Team {
     // `next` meanwhile: memory is what a decoding step waits for.
     void wait(Range next = {nullptr, 0}) const;
     // Up to `grain` neighbours among `count` numbers, below 2^31, that nobody has taken since the last `wait`: of the member's
-    // own share, from its begin on; then of others' shares, who are slower. Empty when none are left. `count` and `grain` are
-    // the same in each member.
-    Slice take(int64_t count, int64_t grain) const;
-    // The same, but of another's share only while it has at least so many left.
-    Slice take(int64_t count, int64_t grain, int64_t fewest_of_others) const;
+    // own share, from its begin on; then of others' shares, who are slower, while they have at least so many left. Empty when none
+    // are. `count` and `grain` are the same in each member.
+    Slice take(int64_t count, int64_t grain, int64_t fewest_of_others = 1) const;
 };
 
 }  // namespace quire

@@ -415,16 +415,9 @@ inline void share(const Team& team, int64_t count, Function&& function) {
 }
 
 // Each of `count` numbers to one member of the team, up to `grain` neighbours at a time: to each those of its own share in their
-// order, until some of another's are left over. For work that takes long enough for members to differ in speed.
+// order, then of another's while it has at least so many left. For work that takes long enough for members to differ in speed.
 template <typename Function>
-inline void hand_out(const Team& team, int64_t count, int64_t grain, Function&& function) {
-    for (Slice slice = team.take(count, grain); slice.first < slice.last; slice = team.take(count, grain))
-        for (int64_t i = slice.first; i < slice.last; ++i) function(i);
-}
-
-// The same, but of another's share only while it has at least so many left.
-template <typename Function>
-inline void hand_out(const Team& team, int64_t count, int64_t grain, int64_t fewest_of_others, Function&& function) {
+inline void hand_out(const Team& team, int64_t count, int64_t grain, Function&& function, int64_t fewest_of_others = 1) {
     auto take = [&] { return team.take(count, grain, fewest_of_others); };
     for (Slice slice = take(); slice.first < slice.last; slice = take())
         for (int64_t i = slice.first; i < slice.last; ++i) function(i);
