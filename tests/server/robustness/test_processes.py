@@ -263,6 +263,19 @@ def test_an_engine_that_is_killed_while_loading_ends_the_server(smollm2: str) ->
         assert "ended with code -9 before it was ready" in server.log()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process was started with")
+@pytest.mark.parametrize("given", [{}, {"OPENBLAS_NUM_THREADS": "3"}], ids=["by itself", "as told"])
+def test_a_servers_processes_start_one_blas_thread(
+    smollm2: str, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless told otherwise. Others would spin, as they start, on the cores that load the model."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    expected = f"OPENBLAS_NUM_THREADS={given.get('OPENBLAS_NUM_THREADS', '1')}".encode()
+    with own_server(smollm2, *NULL, environment=given) as server:
+        for pid in (server.engine_pid, *server.api_pids):
+            assert expected in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
 def test_a_quiet_server_says_nothing(smollm2: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
