@@ -276,19 +276,19 @@ def run_second(
     run(model, directory, with_second)
 
 
+async def assert_a_request_waits_for_the_tokenizer(client: SecondClient) -> None:
+    waiting = asyncio.create_task(client.connection.wait_if_loaded())
+    assert await asyncio.to_thread(client.reads.wait, PATIENCE_MS / 1000)
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    client.may_read.set()
+    await waiting
+    assert client.connection.ready
+
+
 def test_a_request_waits_for_its_client_once_the_engine_is_loaded(tiny_llama: Path, tmp_path: Path) -> None:
     """Of several API processes one may say that the server is ready while another has not heard of the engine yet."""
-
-    async def body(client: SecondClient) -> None:
-        waiting = asyncio.create_task(client.connection.wait_if_loaded())
-        assert await asyncio.to_thread(client.reads.wait, PATIENCE_MS / 1000)
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
-        client.may_read.set()
-        await waiting
-        assert client.connection.ready
-
-    run_second(tiny_llama, tmp_path, True, body)
+    run_second(tiny_llama, tmp_path, True, assert_a_request_waits_for_the_tokenizer)
 
 
 def test_what_a_client_heard_before_a_request_does_not_decide(tiny_llama: Path, tmp_path: Path) -> None:
@@ -297,14 +297,9 @@ def test_what_a_client_heard_before_a_request_does_not_decide(tiny_llama: Path, 
     async def body(client: SecondClient) -> None:
         assert await asyncio.to_thread(client.reads.wait, PATIENCE_MS / 1000)
         client.finish_loading()
-        waiting = asyncio.create_task(client.connection.wait_if_loaded())
-        await asyncio.sleep(0.2)
         assert client.connection.status is not None
         assert client.connection.status.state == "loading"
-        assert not waiting.done()
-        client.may_read.set()
-        await waiting
-        assert client.connection.ready
+        await assert_a_request_waits_for_the_tokenizer(client)
 
     run_second(tiny_llama, tmp_path, False, body)
 
