@@ -46,6 +46,8 @@ class SimulatedWorker:
     def __init__(self, config: KVCacheConfig, vocab_size: int = 5) -> None:
         self.rows: dict[int, SimulatedRow] = {}
         self.failing: set[int] = set()
+        self.without_tokens: set[int] = set()
+        """Sequences whose requests leave them no token to sample."""
         """Sequences whose next computation is not finite."""
         self.num_computed_tokens = 0
         self._config = config
@@ -132,9 +134,11 @@ class SimulatedWorker:
                 )
         if not finite:
             self._spoil(row, plan)
-            return RowResult(plan.seq_id, [], error="not finite" if plan.samples else None)
+            return RowResult(plan.seq_id, [], error="not finite" if plan.samples else None, not_finite=plan.samples)
         if not plan.samples:
             return RowResult(plan.seq_id, [])
+        if plan.seq_id in self.without_tokens:
+            return RowResult(plan.seq_id, [], error="no token is left")
         token_id = sample(row.identities[-1], row.seed, self._vocab_size)
         row.token_ids.append(token_id)
         return RowResult(plan.seq_id, [token_id])

@@ -105,6 +105,29 @@ def test_error_of_an_aborted_sequence_still_clears_its_blocks() -> None:
     assert again.finish_reason is FinishReason.LENGTH
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_row_that_may_not_sample_any_token_leaves_its_blocks_in_the_prefix_cache(ended: bool) -> None:
+    harness = Harness(num_steps_in_flight=2)
+    shared = make_sequence(0, 16, num_output=1)
+    harness.add(shared)
+    harness.run()
+    without = make_sequence(1, shared.token_ids[:16], num_output=8)
+    harness.add(without)
+    harness.worker.without_tokens.add(1)
+    harness.plan()
+    if ended:
+        harness.scheduler.finish(without, FinishReason.STOP)
+    harness.commit()
+    assert (without.finish_reason, without.error) == (
+        (FinishReason.STOP, None) if ended else (FinishReason.ERROR, "no token is left")
+    )
+    assert harness.kv.pool.num_held == 0
+    again = make_sequence(2, shared.token_ids[:16], num_output=1)
+    harness.add(again)
+    harness.run()
+    assert again.num_cached_tokens == without.num_cached_tokens > 0
+
+
 def test_prompt_logprobs_pass_through_and_are_placed() -> None:
     harness = Harness(max_num_batched_tokens=4)
     sequence = make_sequence(0, 6, prompt_logprobs=1)

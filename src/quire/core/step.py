@@ -76,8 +76,8 @@ class RowResult(msgspec.Struct):
 
     `token_ids` is empty when the row did not sample. `prompt_logprobs` covers prompt positions
     start + 1 ... start + num_tokens (those that are prompt tokens): each is the logprob of the token at that
-    position given the ones before it. `error`: the row's logits were not finite or could not be sampled;
-    the sequence ends with it.
+    position given the ones before it. `error`: the row's logits could not be sampled; the sequence ends with it.
+    `not_finite`: because they are not, and so its KV may not be either.
     """
 
     seq_id: int
@@ -85,6 +85,7 @@ class RowResult(msgspec.Struct):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     error: str | None = None
+    not_finite: bool = False
 
 
 class StepResult(msgspec.Struct):

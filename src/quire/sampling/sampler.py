@@ -35,11 +35,15 @@ _NOTHING_LEFT = (
 
 
 class SampledToken(msgspec.Struct, frozen=True):
-    """One row's outcome. With an `error` nothing was sampled: `token_id` means nothing and there are no logprobs."""
+    """One row's outcome. With an `error` nothing was sampled: `token_id` means nothing and there are no logprobs.
+
+    `not_finite`: the error is that the logits are not, as they came from the model.
+    """
 
     token_id: int
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    not_finite: bool = False
 
 
 class Sampler:
@@ -88,10 +92,8 @@ class _Choices:
         self._processed: dict[int, Float32Array] = {}
         self._largest = list(best.logits)
         self._token_ids = best.token_ids.copy()
-        self._errors: dict[int, str] = {}
-        for i, logit in enumerate(self._largest):
-            if not isfinite(logit):
-                self._errors[i] = _NOT_FINITE.format(position=len(rows[i].token_ids))
+        self._not_finite = {i for i, logit in enumerate(self._largest) if not isfinite(logit)}
+        self._errors = {i: _NOT_FINITE.format(position=len(rows[i].token_ids)) for i in self._not_finite}
 
     def process(self, backend: SamplingBackend) -> None:
         """Give rows with processors or penalties logits of their own, and look again for the most likely token."""
@@ -134,7 +136,8 @@ class _Choices:
     def outcomes(self, backend: SamplingBackend) -> list[SampledToken]:
         logprobs = self._logprobs(backend)
         return [
-            SampledToken(token_id, logprobs.get(i), self._errors.get(i)) for i, token_id in enumerate(self._token_ids)
+            SampledToken(token_id, logprobs.get(i), self._errors.get(i), i in self._not_finite)
+            for i, token_id in enumerate(self._token_ids)
         ]
 
     def _logprobs(self, backend: SamplingBackend) -> dict[int, TokenLogprobs]:

@@ -293,7 +293,7 @@ class Scheduler:
         sequence.num_samples_in_flight -= row.samples
         ignored = sequence.finished
         if result.error is not None:
-            self._fail(sequence, result.error)
+            self._fail(sequence, result)
             return None if ignored else RowUpdate(sequence, row.start, [])
         if ignored:
             return None
@@ -310,10 +310,13 @@ class Scheduler:
         self.num_generation_tokens += len(update.new_token_ids)
         return update
 
-    def _fail(self, sequence: Sequence, error: str) -> None:
-        """End a sequence that could not be computed; nothing it wrote may be found or forked."""
-        if not sequence.finished:
-            sequence.error = error
+    def _fail(self, sequence: Sequence, result: RowResult) -> None:
+        """End a sequence that could not be sampled, if it has not ended. Nobody may find or fork what it wrote, if that is no numbers."""
+        ends = not sequence.finished
+        if ends:
+            sequence.error = result.error
             self.finish(sequence, FinishReason.ERROR)
-        self.release(sequence)
-        self.kv.forget_content(sequence)
+        if ends or result.not_finite:
+            self.release(sequence)
+        if result.not_finite:
+            self.kv.forget_content(sequence)
