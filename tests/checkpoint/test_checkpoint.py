@@ -40,9 +40,16 @@ def test_generation_config_adds_ends_of_text(model: Path, ends: object, expected
     assert checkpoint.tokenizer.eos_token_ids == expected
 
 
-def test_a_damaged_end_of_text_is_named(model: Path) -> None:
-    update_json(model / "generation_config.json", eos_token_id="two")
-    with pytest.raises(CheckpointError, match="eos_token_id 'two'"):
+@pytest.mark.parametrize("ends", ["two", -1, True, [256, 2.0], 2**70])
+def test_a_damaged_end_of_text_is_named(model: Path, ends: object) -> None:
+    update_json(model / "generation_config.json", eos_token_id=ends)
+    with pytest.raises(CheckpointError, match=r"generation_config.json.* (eos_token_id is|special token id)"):
+        open_checkpoint(str(model))
+
+
+def test_an_end_of_text_that_the_model_has_no_logit_for_is_refused(model: Path) -> None:
+    update_json(model / "generation_config.json", eos_token_id=[256, 320])
+    with pytest.raises(CheckpointError, match="320 is beyond the vocabulary of 320"):
         open_checkpoint(str(model))
 
 

@@ -96,6 +96,11 @@ def test_ends_of_text_come_from_every_place() -> None:
     assert 265 not in tokenizer.special_token_ids
 
 
+def test_an_end_of_text_beyond_the_model_ends_nothing() -> None:
+    files = tokenizer_files(byte_level_json(), eos_token_ids=(7, 264), model_vocab_size=264)
+    assert Tokenizer(files).eos_token_ids == files.end_token_ids() == (7,)
+
+
 def test_a_vocabulary_larger_than_the_model_is_refused() -> None:
     with pytest.raises(CheckpointError, match="263 tokens, but the model's embedding has only 262 rows"):
         Tokenizer(tokenizer_files(byte_level_json(), model_vocab_size=262))

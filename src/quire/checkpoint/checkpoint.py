@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from quire.checkpoint.families import gguf_weights, read_config, read_gguf_config
+from quire.checkpoint.families.checks import check_token_ids
+from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_tokenizer import read_gguf_tokenizer
 from quire.checkpoint.identity import digest_files
@@ -18,7 +20,6 @@ from quire.checkpoint.reference import DirectoryModel, GGUFModel, resolve_model
 from quire.checkpoint.safetensors_files import SafetensorsFiles
 from quire.checkpoint.tokenizer_files import TokenizerFiles, read_json, read_tokenizer_files
 from quire.checkpoint.weights import WeightSource
-from quire.errors import CheckpointError
 
 
 class Checkpoint(Protocol):
@@ -93,7 +94,7 @@ class DirectoryCheckpoint:
         self.name = files.name
         path = files.directory / "config.json"
         config = read_config(read_json(path), str(path))
-        ends = _eos_ids(read_json(files.directory / "generation_config.json"))
+        ends = _read_more_ends(files.directory / "generation_config.json", config.vocab_size)
         self.config = replace(
             config,
             eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *ends))),
@@ -116,12 +117,8 @@ class DirectoryCheckpoint:
         return SafetensorsFiles(self._weights)
 
 
-def _eos_ids(generation_config: Mapping[str, Any]) -> list[int]:
-    """generation_config.json names one id or several."""
-    ids = generation_config.get("eos_token_id")
-    if ids is None:
-        return []
-    listed = ids if isinstance(ids, list) else [ids]
-    if not all(isinstance(token_id, int) for token_id in listed):
-        raise CheckpointError(f"generation_config.json has eos_token_id {ids!r}; it must be an id or a list of ids.")
-    return listed
+def _read_more_ends(path: Path, vocab_size: int) -> tuple[int, ...]:
+    """The ids that end a text besides config.json's: generation_config.json may name some."""
+    ends = ConfigFields(read_json(path), str(path)).token_ids("eos_token_id")
+    check_token_ids(ends, vocab_size, str(path))
+    return ends

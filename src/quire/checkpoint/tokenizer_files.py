@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,14 @@ class TokenizerFiles:
         return {token.id: token.content for token in added}
 
     def end_token_ids(self) -> tuple[int, ...]:
-        """All ids that end a text: that of `eos_token`, if it is among the added tokens, and `eos_token_ids`."""
+        """All ids that end a text and that the model has: that of `eos_token`, if it is among the added tokens, and `eos_token_ids`."""
         eos_token = self.special_tokens.get("eos_token")
         named = [token_id for token_id, text in self.added_tokens().items() if text == eos_token]
-        return tuple(dict.fromkeys((*named, *self.eos_token_ids)))
+        return tuple(dict.fromkeys(self.of_model((*named, *self.eos_token_ids))))
+
+    def of_model(self, token_ids: Iterable[int]) -> Iterable[int]:
+        """Those that the model has a logit for."""
+        return (token_id for token_id in token_ids if token_id < self.model_vocab_size)
 
 
 class _AddedToken(msgspec.Struct):

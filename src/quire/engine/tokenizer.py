@@ -44,7 +44,7 @@ class Tokenizer:
         self.eos_token_id = self._named_id("eos_token")
         self.pad_token_id = self._named_id("pad_token")
         eos = () if self.eos_token_id is None else (self.eos_token_id,)
-        self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys((*eos, *files.eos_token_ids)))
+        self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys(files.of_model((*eos, *files.eos_token_ids))))
         named = {self._backend.token_to_id(text) for text in self.special_tokens.values()}
         self.special_token_ids = frozenset(
             {token_id for token_id, special in self._added.items() if special} | (named - {None})
