@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 from fake_hub import NEW, OLD, REPOSITORY, Hub, serve_hub
+from tests.tiny_models import save_sentence_transformer
 
 from quire.checkpoint.hub import fetch_repository, parse_repository
+from quire.checkpoint.model_config import PoolingConfig
+from quire.checkpoint.pooling import read_pooling
 from quire.errors import DownloadError
 
 RESOLVE = """
@@ -75,6 +78,24 @@ def test_code_and_pickles_are_never_asked_for(hub: Hub, tmp_path: Path) -> None:
     resolve(REPOSITORY, hub, tmp_path)
     suffixes = {Path(name).suffix for name in hub.files_fetched()}
     assert suffixes <= {".json", ".txt", ".jinja", ".safetensors"}
+
+
+def test_how_an_encoder_pools_is_fetched_too(hub: Hub, tmp_path: Path) -> None:
+    wanted = {"modules.json", "sentence_bert_config.json", "1_Pooling/config.json"}
+    made = tmp_path / "made"
+    made.mkdir()
+    save_sentence_transformer(made, mode="cls_token", normalize=True, max_tokens=40)
+    hub.commits[OLD] |= {name: (made / name).read_bytes() for name in wanted}
+    directory = Path(resolve(REPOSITORY, hub, tmp_path)["directory"])
+    assert read_pooling(directory, PoolingConfig(kind="mean", normalize=True, max_tokens=512)) == PoolingConfig(
+        kind="cls", normalize=True, max_tokens=40
+    )
+
+
+def test_steps_of_an_encoder_outside_its_model_are_not_asked_for(hub: Hub, tmp_path: Path) -> None:
+    hub.commits[OLD]["modules.json"] = json.dumps([{"type": "x.Pooling", "path": "../../other"}]).encode()
+    assert resolve(REPOSITORY, hub, tmp_path)["error"] == "CheckpointError"
+    assert not any("other" in name for name in hub.files_fetched())
 
 
 def test_a_revision_is_a_branch_a_tag_or_a_commit(hub: Hub, tmp_path: Path) -> None:

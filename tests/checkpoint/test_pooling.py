@@ -73,7 +73,7 @@ def test_damaged_modules_are_named(content: str, tmp_path: Path) -> None:
         read_pooling(tmp_path, DEFAULT)
 
 
-@pytest.mark.parametrize("path", ["../outside", "/etc"])
+@pytest.mark.parametrize("path", ["../outside", "/etc", "a\0b"])
 def test_a_path_out_of_the_model_is_refused(path: str, tmp_path: Path) -> None:
     save_sentence_transformer(tmp_path, mode="mean_tokens", normalize=True, max_tokens=128)
     modules = json.loads((tmp_path / "modules.json").read_text())

@@ -17,6 +17,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from quire.checkpoint.pooling import MODULES_FILE, files_of_modules
 from quire.checkpoint.safetensors_index import INDEX_FILE, SINGLE_FILE, shard_names
 from quire.errors import DownloadError, ModelNotFoundError, in_words
 
@@ -31,7 +32,7 @@ SMALL_FILES = (
     "vocab.json",
     "merges.txt",
 )
-"""All that is fetched besides config.json and safetensors. Code and pickles are never asked for."""
+"""All that is fetched besides config.json, safetensors and how an encoder pools. Code and pickles are never asked for."""
 
 _REPOSITORY = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w][\w./-]*))?", re.ASCII)
 
@@ -65,6 +66,9 @@ def fetch_repository(repository: Repository, *, with_weights: bool) -> Path:
     directory = config.parent
     pinned = Repository(repository.id, directory.name)
     for name in SMALL_FILES:
+        _fetch(pinned, name)
+    modules = _fetch(pinned, MODULES_FILE)
+    for name in [] if modules is None else files_of_modules(modules):
         _fetch(pinned, name)
     if with_weights:
         index = _fetch(pinned, INDEX_FILE)

@@ -16,6 +16,7 @@ from quire.checkpoint.model_config import PoolingConfig, PoolingKind
 from quire.checkpoint.tokenizer_files import read_json
 from quire.errors import CheckpointError, UnsupportedModelError
 
+MODULES_FILE, LENGTH_FILE, STEP_FILE = "modules.json", "sentence_bert_config.json", "config.json"
 MODES: Mapping[str, PoolingKind] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 STEPS = ("Transformer", "Pooling", "Normalize")
 
@@ -32,23 +33,31 @@ class _Module(msgspec.Struct):
 
 def read_pooling(directory: Path, default: PoolingConfig) -> PoolingConfig:
     """Raises CheckpointError for damaged files, UnsupportedModelError for steps that quire does not implement."""
-    max_tokens = ConfigFields(
-        read_json(directory / "sentence_bert_config.json"), str(directory / "sentence_bert_config.json")
-    ).optional_integer("max_seq_length")
+    max_tokens = ConfigFields(read_json(directory / LENGTH_FILE), str(directory / LENGTH_FILE)).optional_integer(
+        "max_seq_length"
+    )
     max_tokens = min(max_tokens or default.max_tokens, default.max_tokens)
-    modules = _read_modules(directory / "modules.json")
+    modules = _read_modules(directory / MODULES_FILE)
     if not modules:
         return PoolingConfig(kind=default.kind, normalize=default.normalize, max_tokens=max_tokens)
     steps = [module.step for module in modules]
     if steps not in (["Transformer", "Pooling"], list(STEPS)):
         raise UnsupportedModelError(
-            f"{directory / 'modules.json'} has the steps {', '.join(steps)}; quire supports Transformer and Pooling,"
+            f"{directory / MODULES_FILE} has the steps {', '.join(steps)}; quire supports Transformer and Pooling,"
             " with or without Normalize."
         )
-    path = _within(directory, modules[1].path) / "config.json"
+    path = _within(directory, modules[1].path) / STEP_FILE
     return PoolingConfig(
         kind=_read_kind(ConfigFields(read_json(path), str(path))), normalize="Normalize" in steps, max_tokens=max_tokens
     )
+
+
+def files_of_modules(modules_file: Path) -> list[str]:
+    """What `read_pooling` reads besides a modules.json, by their names within the model. Raises CheckpointError."""
+    modules = _read_modules(modules_file)
+    for module in modules:
+        _within(modules_file.parent, module.path)
+    return [LENGTH_FILE, *(f"{module.path}/{STEP_FILE}" for module in modules if module.step == "Pooling")]
 
 
 def _read_modules(path: Path) -> list[_Module]:
@@ -63,8 +72,8 @@ def _read_modules(path: Path) -> list[_Module]:
 def _within(directory: Path, path: str) -> Path:
     """A folder named by a file of the model must lie inside the model."""
     folder = directory / path
-    if not folder.resolve().is_relative_to(directory.resolve()):
-        raise CheckpointError(f"{directory / 'modules.json'} points outside the model, to {path!r}.")
+    if "\0" in path or not folder.resolve().is_relative_to(directory.resolve()):
+        raise CheckpointError(f"{directory / MODULES_FILE} points outside the model, to {path!r}.")
     return folder
 
 

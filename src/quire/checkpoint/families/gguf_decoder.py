@@ -68,5 +68,8 @@ def _read_rope_scaling(header: GGUFHeader) -> RopeScaling | None:
     if header.has(ROPE_DIVISORS):
         return StoredRopeScaling(tensor=ROPE_DIVISORS)
     fields = header.fields
-    kind = fields.choice("rope.scaling.type", {"none": None, "linear": "linear"}, "none")
-    return LinearRopeScaling(factor=fields.number("rope.scaling.factor")) if kind else None
+    # Older files have a factor under another name, and those of any age may leave out of which type it is.
+    factor = fields.optional_number("rope.scaling.factor") or fields.optional_number("rope.scale_linear")
+    unless_named = "none" if factor is None else "linear"
+    kind = fields.choice("rope.scaling.type", {"none": None, "linear": "linear"}, unless_named)
+    return LinearRopeScaling(factor=fields.number("rope.scaling.factor", factor)) if kind else None
