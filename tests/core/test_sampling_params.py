@@ -100,6 +100,7 @@ def test_rules_between_fields() -> None:
         ("stop_token_ids", [1, 2], (1, 2)),
         ("stop_token_ids", None, ()),
         ("allowed_token_ids", [7], (7,)),
+        ("allowed_token_ids", [7, 3, 7, 3], (7, 3)),
         ("bad_words", ["x y"], ("x y",)),
         ("bad_words_token_ids", [[1, 2], (3,)], ((1, 2), (3,))),
         ("seed", -1, None),

@@ -75,3 +75,17 @@ def test_a_text_that_cannot_fit_is_refused_unread(tiny_llama: Path, monkeypatch:
     monkeypatch.setattr(Tokenizer, "encode", None)
     with pytest.raises(InvalidRequestError, match="has 577 characters, but at most 576 could fit: the context is 64"):
         inputs.process("a" * 577, SamplingParams())
+
+
+def test_words_are_tokenized_once_for_all_prompts_of_a_request(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = small_tokenizer("byte-level")
+    inputs = InputProcessor(tokenizer, open_checkpoint(str(tiny_llama)).config, 64, 0)
+    asked: list[list[str]] = []
+    encode_plain = tokenizer.encode_plain
+    monkeypatch.setattr(tokenizer, "encode_plain", lambda texts: asked.append(texts) or encode_plain(texts))
+    params = SamplingParams(bad_words=["a", " b", "a"])
+    made = [inputs.process([1], params).sampling_params.bad_words_token_ids for _ in range(3)]
+    assert asked == [["a", " a", "b", " b", "a", " a"]]
+    assert made == [tuple(tuple(tokenizer.encode(text, False)) for text in ("a", " a", "b", " b"))] * 3

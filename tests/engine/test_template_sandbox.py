@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from small_tokenizers import byte_level_json, tokenizer_files
 
 from quire.engine.chat_template import render_chat
+from quire.engine.template_budget import TemplateBudget, TemplateLimitError
 from quire.engine.template_limits import TemplateLimits
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import ChatTemplateError
@@ -140,3 +142,18 @@ def test_a_template_that_fails_does_not_spoil_the_next_rendering() -> None:
     with pytest.raises(ChatTemplateError):
         render(RUNAWAYS["long block"])
     assert render("{{ messages[0].content }}") == "Hi"
+
+
+def test_a_value_is_not_measured_beyond_its_limit() -> None:
+    met: list[int] = []
+
+    class Watched(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            for item in super().__iter__():
+                met.append(item)
+                yield item
+
+    limits = TemplateLimits()
+    with pytest.raises(TemplateLimitError, match="would make a value of size"):
+        TemplateBudget(limits).size(Watched(range(2 * limits.max_size)))
+    assert len(met) <= limits.max_size

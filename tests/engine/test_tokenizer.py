@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from small_tokenizers import KINDS, byte_level_json, sentencepiece_json, small_t
 from tests.tiny_models import BERT_VOCAB_SIZE, save_word_pieces
 
 from quire.checkpoint.tokenizer_files import read_tokenizer_files
-from quire.engine.tokenizer import Tokenizer
+from quire.engine.tokenizer import LONG_TEXT, Tokenizer
 from quire.errors import CheckpointError, InvalidRequestError, UnsupportedModelError
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="▁"), max_size=30)
@@ -25,6 +27,47 @@ texts = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_charac
 def test_any_text_comes_back(kind: str, text: str) -> None:
     tokenizer = small_tokenizer(kind)
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("add_special_tokens", [False, True])
+def test_long_texts_have_the_ids_that_short_ones_have(
+    kind: str, add_special_tokens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = small_tokenizer(kind)
+    text = "a bc é\n" * LONG_TEXT
+    ids = tokenizer.encode(text, add_special_tokens)
+    monkeypatch.setattr("quire.engine.tokenizer.LONG_TEXT", len(text))
+    assert ids == tokenizer.encode(text, add_special_tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_texts_at_once(kind: str) -> None:
+    tokenizer = small_tokenizer(kind)
+    many = ["a", "", " bc", "é\n" * 9]
+    assert tokenizer.encode_plain(many) == [tokenizer.encode(text, add_special_tokens=False) for text in many]
+    with pytest.raises(InvalidRequestError, match="surrogate"):
+        tokenizer.encode_plain(["a", "\ud800"])
+
+
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    tokenizer = small_tokenizer(KINDS[0])
+    begun, done, num_turns = threading.Event(), threading.Event(), [0]
+
+    def take_turns() -> None:
+        begun.wait()
+        while not done.is_set():
+            time.sleep(0.001)
+            num_turns[0] += 1
+
+    beside = threading.Thread(target=take_turns)
+    beside.start()
+    begun.set()
+    tokenizer.encode("a bc é\n" * 300_000)
+    turns = num_turns[0]
+    done.set()
+    beside.join()
+    assert turns > 5
 
 
 @given(ids=st.lists(st.integers(0, 270), max_size=20), skip=st.booleans())

@@ -117,14 +117,14 @@ def token_ids(remedy: str) -> Rule:
 
 
 def some_token_ids(remedy: str) -> Rule:
-    """None, or a list or tuple of at least one token id."""
+    """None, or a list or tuple of at least one token id, each of which counts once."""
     any_token_ids = token_ids(remedy)
 
     def rule(field: str, value: Any) -> tuple[int, ...] | None:
         ids: tuple[int, ...] = any_token_ids(field, value)
         if value is not None and not ids:
             refuse(field, value, "it must hold at least one token id", remedy)
-        return ids or None
+        return tuple(dict.fromkeys(ids)) or None
 
     return rule
 

@@ -60,7 +60,7 @@ class AsyncLLM:
         params = sampling_params or SamplingParams()
         check_kind(params, SamplingParams, "sampling_params")
         request = await _off_the_loop(
-            _is_long(prompt) or params.structured_outputs is not None,
+            _is_long(prompt) or _asks_much(params),
             lambda: self._connection.inputs.process(
                 prompt, params, request_id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
             ),
@@ -153,6 +153,10 @@ def _is_long(prompt: Prompt) -> bool:
     if isinstance(prompt, Mapping):
         prompt = prompt.get("prompt_token_ids") or prompt.get("prompt") or ""
     return isinstance(prompt, Sequence) and len(prompt) > INLINE_PROMPT_LENGTH
+
+
+def _asks_much(params: SamplingParams) -> bool:
+    return params.structured_outputs is not None or sum(map(len, params.bad_words)) > INLINE_PROMPT_LENGTH
 
 
 async def _off_the_loop(is_long: bool, make: Callable[[], Result]) -> Result:

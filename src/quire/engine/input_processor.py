@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import secrets
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -50,6 +52,9 @@ class InputProcessor:
         self._grammar_check = GrammarCheck(tokenizer, model.vocab_size)
         self._id_prefix = id_prefix
         self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        # One request's prompts have the same words.
+        self._spellings = functools.lru_cache(maxsize=16)(self._find_spellings)
 
     def close(self) -> None:
         """End what was started to check requests; a later request starts it again."""
@@ -254,14 +259,13 @@ class InputProcessor:
         """A bad word is banned at the start of the text and after a space: two spellings in most vocabularies."""
         if not params.bad_words:
             return params
-        spellings = []
-        for word in params.bad_words:
-            bare = word.lstrip()
-            for form in (bare, " " + bare):
-                ids = tuple(self._tokenizer.encode(form, add_special_tokens=False))
-                if ids and ids not in spellings:
-                    spellings.append(ids)
-        return msgspec.structs.replace(params, bad_words_token_ids=tuple(spellings))
+        with self._lock:
+            spellings = self._spellings(params.bad_words)
+        return msgspec.structs.replace(params, bad_words_token_ids=spellings)
+
+    def _find_spellings(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        forms = [form for word in words for form in (word.lstrip(), " " + word.lstrip())]
+        return tuple(dict.fromkeys(tuple(ids) for ids in self._tokenizer.encode_plain(forms) if ids))
 
     def _with_grammar(self, params: SamplingParams) -> SamplingParams:
         """Structured output as the worker compiles it, after it was tried where it can do no harm."""

@@ -67,6 +67,7 @@ class TemplateBudget:
         for part in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
             part_size, part_depth = self._measure(part)
             size += part_size
+            self.check_size(size)
             depth = max(depth, part_depth + 1)
         if depth > MAX_DEPTH:
             raise TemplateLimitError(f"a value is nested deeper than {MAX_DEPTH} levels")

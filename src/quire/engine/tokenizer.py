@@ -13,6 +13,10 @@ from quire.checkpoint.token_bytes import read_token_decoder
 from quire.checkpoint.tokenizer_files import TokenizerFiles
 from quire.errors import CheckpointError, InvalidRequestError
 
+LONG_TEXT = 4096
+"""Characters from which on a text is encoded without the interpreter's lock, which only the library's call for batches gives up:
+megabytes take seconds, in which no other thread would run."""
+
 
 class Tokenizer:
     """A model's tokenizer. Raises CheckpointError if its files are damaged or do not fit the model.
@@ -96,19 +100,28 @@ class Tokenizer:
 
         `add_special_tokens` puts BOS in front where the model wants one, unless the text begins with it.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(
-                f"The text has half of a surrogate pair at character {error.start}, which no tokenizer can encode;"
-                " decode the text properly first.",
-                field="prompt",
-            ) from error
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens and self._add_bos is None).ids
+        _check_unicode(text)
+        ids = self._encode(text, add_special_tokens and self._add_bos is None)
         if add_special_tokens:
             ids = self._with_one_bos(ids)
-        if ids and max(ids) >= self._model_vocab_size:
-            self._refuse_surplus(ids)
+        self._check_surplus(ids)
+        return ids
+
+    def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of many texts, nothing put in front."""
+        for text in texts:
+            _check_unicode(text)
+        found = [encoded.ids for encoded in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+        for ids in found:
+            self._check_surplus(ids)
+        return found
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        if len(text) > LONG_TEXT:
+            encoded = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+        else:
+            encoded = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        ids: list[int] = encoded.ids
         return ids
 
     def truncate(self, ids: list[int], max_tokens: int) -> list[int]:
@@ -162,14 +175,27 @@ class Tokenizer:
                 f" {files.model_vocab_size} rows; use the tokenizer the model was trained with."
             )
 
-    def _refuse_surplus(self, ids: Sequence[int]) -> None:
-        token_id = max(ids)
+    def _check_surplus(self, ids: Sequence[int]) -> None:
+        token_id = max(ids, default=0)
+        if token_id < self._model_vocab_size:
+            return
         raise InvalidRequestError(
             f"The text holds the token {self._backend.id_to_token(token_id)!r} with id {token_id}, but the model's"
             f" embedding ends at id {self._model_vocab_size - 1}; leave that token out.",
             field="prompt",
             value=token_id,
         )
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"The text has half of a surrogate pair at character {error.start}, which no tokenizer can encode;"
+            " decode the text properly first.",
+            field="prompt",
+        ) from error
 
 
 def utf8_decoder() -> codecs.IncrementalDecoder:
