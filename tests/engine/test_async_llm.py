@@ -16,6 +16,8 @@ from tests.engine.held_engine import hold_after
 from quire import LLM, AsyncLLM, SamplingParams
 from quire.core.native import has_native_module
 from quire.core.sampling_params import OutputKind
+from quire.core.structured_outputs import StructuredOutputs
+from quire.engine.grammar_check import GrammarCheck
 from quire.engine.local_engine import LocalEngine
 from quire.errors import EngineDeadError, InvalidRequestError
 
@@ -60,6 +62,36 @@ def test_deltas_add_up_to_the_offline_answer(tiny_llama: Path) -> None:
         assert (text, token_ids) == (expected.text, expected.token_ids)
         assert num_outputs > 10
         assert output.finished
+
+    run(tiny_llama, body)
+
+
+def test_grammars_that_wait_for_their_compiler_hold_up_nothing_else(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, compiling = threading.Event(), threading.Event()
+
+    def compile_slowly(check: GrammarCheck, wanted: StructuredOutputs) -> StructuredOutputs:
+        compiling.set()
+        assert compiled.wait(60)
+        raise InvalidRequestError("too large", field="structured_outputs")
+
+    monkeypatch.setattr(GrammarCheck, "resolve", compile_slowly)
+
+    async def ask(llm: AsyncLLM, number: int) -> None:
+        params = greedy(structured_outputs=StructuredOutputs(choice=(str(number),)))
+        with pytest.raises(InvalidRequestError, match="too large"):
+            await anext(llm.generate(PROMPT, params))
+
+    async def body(llm: AsyncLLM) -> None:
+        asking = [asyncio.create_task(ask(llm, number)) for number in range(40)]
+        try:
+            while not compiling.is_set():
+                await asyncio.sleep(0.01)
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: "a thread of the loop's own"), 20)
+        finally:
+            compiled.set()
+        await asyncio.gather(*asking)
 
     run(tiny_llama, body)
 

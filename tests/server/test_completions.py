@@ -240,6 +240,7 @@ def test_a_prompt_that_fits_is_kept_whatever_the_answer_may_take(tiny_server: Ru
         ({"temperature": True}, "temperature"),
         ({"n": 129}, "n"),
         ({"n": 3, "prompt": ["x"] * 200}, "n"),
+        ({"n": 9, "echo": True, "logprobs": 1}, "n"),
         ({"n": 2, "temperature": 0}, "n"),
         ({"prompt": ["x"] * 257}, "prompt"),
         ({"prompt": []}, "prompt"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -59,11 +60,13 @@ class AsyncLLM:
         """Stream a request's outputs; leaving the generator early (break, cancel) aborts the request."""
         params = sampling_params or SamplingParams()
         check_kind(params, SamplingParams, "sampling_params")
+        inputs = self._connection.inputs
         request = await _off_the_loop(
             _is_long(prompt) or _asks_much(params),
-            lambda: self._connection.inputs.process(
+            lambda: inputs.process(
                 prompt, params, request_id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
             ),
+            inputs.compiling if inputs.must_compile(params) else None,
         )
         stream = Stream(params.output_kind)
         self._connection.submit(request, stream)
@@ -159,6 +162,10 @@ def _asks_much(params: SamplingParams) -> bool:
     return params.structured_outputs is not None or sum(map(len, params.bad_words)) > INLINE_PROMPT_LENGTH
 
 
-async def _off_the_loop(is_long: bool, make: Callable[[], Result]) -> Result:
-    """Long work goes to a thread, so that other streams go on meanwhile."""
-    return await asyncio.to_thread(make) if is_long else make()
+async def _off_the_loop(
+    is_long: bool, make: Callable[[], Result], executor: ThreadPoolExecutor | None = None
+) -> Result:
+    """Long work goes to a thread, so that other streams go on meanwhile; the loop's own threads where no other is given."""
+    if not is_long:
+        return make()
+    return await asyncio.get_running_loop().run_in_executor(executor, make)

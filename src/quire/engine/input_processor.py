@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from numbers import Integral
 from typing import Any
 
@@ -50,6 +51,7 @@ class InputProcessor:
         self._max_model_len = max_model_len
         self._seed = seed
         self._grammar_check = GrammarCheck(tokenizer, model.vocab_size)
+        self.compiling = _one_thread()
         self._id_prefix = id_prefix
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -59,6 +61,13 @@ class InputProcessor:
     def close(self) -> None:
         """End what was started to check requests; a later request starts it again."""
         self._grammar_check.close()
+        waiting, self.compiling = self.compiling, _one_thread()
+        waiting.shutdown(wait=False, cancel_futures=True)
+
+    def must_compile(self, params: SamplingParams) -> bool:
+        """Whether `process` takes as long as the compiler of structured outputs does. It compiles one at a time: who has to wait for
+        it is to wait in `compiling`, not in threads that other requests need."""
+        return params.structured_outputs is not None and not self._grammar_check.known(params.structured_outputs)
 
     def process(
         self,
@@ -282,3 +291,8 @@ class InputProcessor:
             return secrets.randbits(64)
         digest = hashlib.sha256(f"{self._seed}/{own_id}".encode()).digest()
         return int.from_bytes(digest[:8], "little")
+
+
+def _one_thread() -> ThreadPoolExecutor:
+    """Which starts with the first work for it."""
+    return ThreadPoolExecutor(1, "quire-grammars")

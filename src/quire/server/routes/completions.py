@@ -48,7 +48,8 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         if body.stream:
             return await EventStream.begin(request, _events(writer, sources), headers)
         outputs = await unless_client_leaves(request, gather_all([collect(source) for source in sources]))
-    return json_response(writer.whole(outputs), headers)
+    whole = writer.whole(outputs) if params.prompt_logprobs is None else await asyncio.to_thread(writer.whole, outputs)
+    return json_response(whole, headers)
 
 
 def _sampling_params(

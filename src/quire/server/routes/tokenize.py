@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
+from quire.engine.tokenizer import Tokenizer
 from quire.server.chat_turn import take_turn
 from quire.server.schemas.answers import DetokenizeAnswer, TokenizeAnswer
 from quire.server.schemas.chat import TemplateFields
@@ -58,7 +59,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         ids = (await take_turn(state, body.conversation())).token_ids
     else:
         ids = await asyncio.to_thread(tokenizer.encode, body.prompt, body.add_special_tokens is not False)
-    texts = [tokenizer.decode_token(token_id) for token_id in ids] if body.return_token_strs else None
+    texts = await asyncio.to_thread(_texts, tokenizer, ids) if body.return_token_strs else None
     return json_response(TokenizeAnswer(len(ids), state.llm.info.max_model_len, ids, texts))
 
 
@@ -68,6 +69,10 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     state = await require_ready(request)
     check_model(state, body.model)
     return json_response(DetokenizeAnswer(await asyncio.to_thread(_decode, state, body.tokens)))
+
+
+def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    return [tokenizer.decode_token(token_id) for token_id in ids]
 
 
 def _decode(state: ServerState, tokens: list[int]) -> str:

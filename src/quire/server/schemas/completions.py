@@ -13,6 +13,8 @@ from quire.server.schemas.sampling import MAX_CHOICES, Logprobs, SamplingFields
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's."""
 MAX_PROMPTS = 256
+MAX_ECHOED_SAMPLES = 8
+"""Of one prompt, whose logprobs come with each."""
 
 
 def _prompt_kind(value: Any) -> str | None:
@@ -59,6 +61,13 @@ class CompletionRequest(SamplingFields):
                 "max_tokens is 0 and echo is not set, so there is nothing to answer; ask for at least one token.",
                 field="max_tokens",
                 value=0,
+            )
+        if self.echo and self.logprobs is not None and self.num_samples > MAX_ECHOED_SAMPLES:
+            raise InvalidRequestError(
+                f"echo with logprobs repeats the prompt's logprobs for each of n={self.num_samples} samples; at most"
+                f" {MAX_ECHOED_SAMPLES} are taken so: ask for fewer, or leave out echo.",
+                field="n",
+                value=self.num_samples,
             )
         num_choices = len(self.prompts) * self.num_samples
         if num_choices > MAX_CHOICES:
