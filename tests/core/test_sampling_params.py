@@ -191,7 +191,7 @@ def test_the_wire_checks_the_rules_again() -> None:
         ("max_tokens", [0, None, *NOT_WHOLE], "whole number"),
         ("ignore_eos", NOT_BOOLS, "True or False"),
         ("temperature", [-1, 0.5, 1, *NOT_NUMBERS], "beams are ranked by the model's own logprobs"),
-        ("length_penalty", NOT_NUMBERS, "finite number"),
+        ("length_penalty", [-11, 400, *NOT_NUMBERS], "number"),
     ],
 )
 def test_beam_search_rules(field: str, values: list[Any], rule: str) -> None:

@@ -114,7 +114,11 @@ def test_stop_token_and_stop_string(llm: LLM) -> None:
     assert (stopped.finish_reason, stopped.stop_reason) == ("stop", stop_id)
 
     stop = full.text[10:13]
-    cut = llm.generate(PROMPT, greedy(max_tokens=40, stop=stop), use_tqdm=False)[0].outputs[0]
+    found = llm.generate(PROMPT, greedy(max_tokens=40, stop=stop), use_tqdm=False)[0]
+    metrics, cut = found.metrics, found.outputs[0]
+    assert metrics is not None
+    assert metrics.finished_time is not None
+    assert metrics.finished_time >= metrics.arrival_time
     assert cut.text == full.text[: full.text.index(stop)]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
     kept = llm.generate(PROMPT, greedy(max_tokens=40, stop=stop, include_stop_str_in_output=True), use_tqdm=False)[

@@ -177,7 +177,7 @@ _BEAM_SEARCH_RULES: dict[str, Rule] = {
     "max_tokens": whole_number(1, remedy="ask for at least one token"),
     "ignore_eos": true_or_false,
     "temperature": real_number(0, 0, remedy="beams are ranked by the model's own logprobs: leave it out"),
-    "length_penalty": real_number(-math.inf, math.inf, remedy="use 1 to rank by the mean logprob of a token"),
+    "length_penalty": real_number(-10, 10, remedy="use 1 to rank by the mean logprob of a token"),
 }
 
 

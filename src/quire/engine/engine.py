@@ -27,7 +27,8 @@ class Engine:
         self.scheduler = scheduler
         self._executor = executor
         self._num_steps_in_flight = num_steps_in_flight
-        self._inbox: deque[Request] = deque()
+        self._inbox: dict[str, Request] = {}
+        """In the order they came."""
         self._groups: dict[str, SequenceGroup] = {}
         self._in_flight: deque[StepPlan] = deque()
         self._sequence_ids = SequenceIds()
@@ -42,7 +43,7 @@ class Engine:
         self._check_alive()
         assert isinstance(request, Request), "InputProcessor lets no other request through"
         self.scheduler.check_fits(len(request.prompt_token_ids), request.max_num_tokens)
-        self._inbox.append(request)
+        self._inbox[request.request_id] = request
 
     def finish_sample(self, request_id: str, index: int, stop_reason: str) -> None:
         """A stop string was found in a sample's text; later tokens of it are ignored."""
@@ -53,7 +54,7 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         """Drop a request wherever it is and free its blocks; unknown ids are ignored."""
-        self._inbox = deque(request for request in self._inbox if request.request_id != request_id)
+        self._inbox.pop(request_id, None)
         group = self._groups.pop(request_id, None)
         if group is not None:
             group.abort(FinishReason.ABORT)
@@ -89,8 +90,8 @@ class Engine:
         self._executor.shutdown()
 
     def _receive(self) -> None:
-        while self._inbox:
-            request = self._inbox.popleft()
+        inbox, self._inbox = self._inbox, {}
+        for request in inbox.values():
             make = BeamGroup if request.beam_search is not None else SampleGroup
             group = make(request, self.scheduler, self._sequence_ids)
             self._groups[request.request_id] = group

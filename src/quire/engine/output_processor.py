@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from quire.core.outputs import CompletionOutput, Logprob, LogprobsAtPosition, RequestMetrics, RequestOutput
@@ -147,6 +148,7 @@ class RequestState:
             self._prompt_logprobs = [None, *shaped]
         stop = sample.append(delta)
         if sample.output.finished():
+            self._metrics.finished_time = now
             self._num_unfinished -= 1
             self.finished = self._num_unfinished == 0
         return stop
@@ -169,6 +171,7 @@ class RequestState:
     def abort(self) -> RequestOutput:
         """End every running sample with the reason abort."""
         changed = {sample.output.index for sample in self._samples if sample.abort()}
+        self._metrics.finished_time = time.monotonic()
         self.finished = True
         return self.output(changed)
 
@@ -186,8 +189,6 @@ class RequestState:
             self._num_cached_tokens = delta.num_cached_tokens
         if delta.num_preemptions > metrics.num_preemptions:
             metrics.num_preemptions = delta.num_preemptions
-        if delta.finish_reason is not None:
-            metrics.finished_time = now
 
 
 def shape_logprobs(tokenizer: Tokenizer, at_position: TokenLogprobs) -> LogprobsAtPosition:
