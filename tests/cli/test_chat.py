@@ -26,9 +26,9 @@ def test_piped_lines_are_messages(quire: RunQuire, tiny_llama: Path) -> None:
     assert "> " not in result.stdout
 
 
-def answers(quire: RunQuire, model: Path, stdin: str, *flags: str) -> str:
+def answers(quire: RunQuire, model: Path, stdin: str, *flags: str, exit_code: int = 0) -> str:
     result = quire("chat", "--model", model, *GREEDY, "--max-tokens", 12, "--quiet", *flags, stdin=stdin)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == exit_code, result.stderr
     return result.stdout
 
 
@@ -54,7 +54,7 @@ def test_exit_and_unknown_commands(quire: RunQuire, tiny_llama: Path) -> None:
 def test_a_message_that_does_not_fit_is_refused_and_forgotten(
     quire: RunQuire, tiny_llama: Path, hello_alone: str
 ) -> None:
-    assert answers(quire, tiny_llama, "x" * 600 + "\nhello\n") == hello_alone
+    assert answers(quire, tiny_llama, "x" * 600 + "\nhello\n", exit_code=1) == hello_alone
 
 
 def test_the_system_message_counts(quire: RunQuire, tiny_llama: Path, hello_alone: str) -> None:

@@ -75,6 +75,29 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         assert process.wait(timeout=60) == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_that_is_not_taken_is_one_line_and_exit_code_1() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [QUIRE, "collect-env"], stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_streams_that_are_closed_are_done_without(closed: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" pull --list {closed}', QUIRE],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_ctrl_c_ends_a_command_with_130(tiny_llama: Path) -> None:
     """Once it has begun to work; before that, Python itself ends it."""
     with subprocess.Popen(

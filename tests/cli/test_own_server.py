@@ -71,6 +71,14 @@ def test_a_batch_brings_its_own_server(quire: RunQuire, tiny_llama: Path, tmp_pa
     assert "0 answered, 0 failed, 4 done before" in again.stderr
 
 
+def test_a_batch_of_which_nothing_is_answered_has_failed(quire: RunQuire, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"custom_id": "a"}\n')
+    nobody = ["--url", "http://127.0.0.1:9"]
+    done = quire("run-batch", "-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", *nobody)
+    assert done.returncode == 1
+    assert "0 answered, 1 failed" in done.stderr
+
+
 def test_a_killed_batch_leaves_no_server_behind(tiny_llama: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text(requests(10_000, 4))

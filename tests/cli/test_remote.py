@@ -52,7 +52,7 @@ def test_a_quiet_conversation(remote: RunQuire) -> None:
 def test_a_turn_that_fails_is_told_and_forgotten(remote: RunQuire, server: FakeServer) -> None:
     server.plan = ["refuse", "cut"]
     done = remote("chat", "-n", 3, stdin="one\ntwo\nthree\n")
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert "this is refused" in done.stderr
     assert "does not answer" in done.stderr
     assert len(server.bodies[-1]["messages"]) == 1

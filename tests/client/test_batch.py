@@ -95,6 +95,23 @@ def test_bad_lines_become_error_records(server: FakeServer, tmp_path: Path, line
     assert (again.earlier, again.total) == (2, 2), "a bad line is not lost or repeated either"
 
 
+@pytest.mark.parametrize("line", [b'{"custom_id": "\xff", "method": "POST"}', b"[" * 100_000])
+def test_lines_that_are_no_text_or_nested_too_deeply_cost_the_others_nothing(
+    server: FakeServer, tmp_path: Path, line: bytes
+) -> None:
+    source = write(tmp_path / "in.jsonl", [request("a"), request("b")])
+    source.write_bytes(line + b"\n" + source.read_bytes())
+    counts = run(source, tmp_path / "out.jsonl", server.url)
+    assert (counts.completed, counts.failed) == (2, 1)
+    assert "line 1 is not JSON" in records(tmp_path / "out.jsonl")[None]["error"]["message"]  # type: ignore[index]
+
+
+def test_an_output_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, Path(os.devnull)):
+        with pytest.raises(InvalidRequestError, match="is no file"):
+            BatchOutput(path)
+
+
 def test_refusals_are_records_and_a_busy_server_is_asked_again(server: FakeServer, tmp_path: Path) -> None:
     server.plan = ["refuse", "busy", "busy"]
     source = write(tmp_path / "in.jsonl", [request("a"), request("b")])

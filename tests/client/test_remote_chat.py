@@ -58,6 +58,12 @@ def test_errors(server: FakeServer, behaviour: str, error: type[Exception], mess
         asyncio.run(collect(remote(server)))
 
 
+@pytest.mark.parametrize("fields", [{"temperature": float("nan")}, {"stop": ["\ud800"]}])
+def test_what_json_does_not_have_is_refused(server: FakeServer, fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be sent"):
+        asyncio.run(collect(remote(server), **fields))
+
+
 def test_an_error_without_words_is_named(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As anyio's timeouts are."""
     server.gap_s = 1000

@@ -1,6 +1,6 @@
 """Talk to a model, here or (--url) on a server. Ctrl-C stops an answer, /clear forgets the conversation, /exit (or Ctrl-D) leaves.
 
-Without a terminal each line of stdin is one message.
+Without a terminal each line of stdin is one message; the exit code is 1 if one was not answered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_flags(parser, OF_EVERY_MODEL)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     check_who_computes(args, sends_model=True)
     system: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
     with ExitStack() as stack:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
             stack.callback(llm.shutdown)
             model = LocalChat(llm, sampling_params(args, OutputKind.DELTA))
         runner = stack.enter_context(asyncio.Runner())
-        Conversation(model, system, runner, quiet=args.quiet).run()
+        return Conversation(model, system, runner, quiet=args.quiet).run()
 
 
 class ChatModel(Protocol):
@@ -93,9 +93,10 @@ class Conversation:
         self._quiet = quiet
         self._messages = list(system)
         self._interactive = sys.stdin.isatty()
+        self._failed = False
 
-    def run(self) -> None:
-        """Until /exit or the end of the input. On a terminal Ctrl-C never leaves, whenever it comes."""
+    def run(self) -> int:
+        """Until /exit or the end of the input; returns the exit code. On a terminal Ctrl-C never leaves, whenever it comes."""
         if self._interactive:
             # Programs started by a script in the background inherit an ignored Ctrl-C; on a terminal it must count.
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -105,14 +106,18 @@ class Conversation:
             try:
                 message = input("> " if self._interactive else "").strip()
                 if message == "/exit":
-                    return
+                    return self._exit_code()
                 self._obey(message)
             except EOFError:
-                return
+                return self._exit_code()
             except KeyboardInterrupt:
                 if not self._interactive:
                     raise
                 tell("\n/exit (or Ctrl-D) leaves.")
+
+    def _exit_code(self) -> int:
+        """On a terminal who talks has seen what failed."""
+        return int(self._failed and not self._interactive)
 
     def _obey(self, message: str) -> None:
         if message == "/clear":
@@ -135,6 +140,7 @@ class Conversation:
             tell(f"\n(stopped) {answer.speed()}")
         except (InvalidRequestError, RemoteError) as error:
             self._messages.pop()
+            self._failed = True
             tell(f"error: {error} /clear starts over.")
             return
         self._messages.append({"role": "assistant", "content": answer.text})

@@ -61,6 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0 success, 1 a QuireError, 2 wrong usage (through SystemExit), 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
     args = argparse.Namespace(debug=False)
+    _open_closed_streams()
     try:
         args = make_parser(arguments).parse_args(arguments)
         logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -78,13 +79,30 @@ def main(argv: list[str] | None = None) -> int:
         # The reader went away (quire ... | head). Python would complain again when it flushes stdout on exit.
         _drop_output(sys.stdout)
         return 0
+    except OSError as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        _flush(sys.stdout)
+        return EXIT_ERROR
     finally:
         # What a full disk does not take of the log is lost; it must not decide on the exit code.
-        try:
-            sys.stderr.flush()
-        except OSError:
-            _drop_output(sys.stderr)
+        _flush(sys.stderr)
     return int(code or 0)
+
+
+def _open_closed_streams() -> None:
+    """Whoever started this may have closed them; Python then has None in their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the program runs)
+
+
+def _flush(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except OSError:
+        _drop_output(stream)
 
 
 def _drop_output(stream: TextIO) -> None:

@@ -1,6 +1,7 @@
 """Answer a file of requests (OpenAI's batch format), one record a line.
 
 A run that was stopped or killed is taken up by the same command: requests that have a record are not asked again.
+The exit code is 1 if all requests failed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_flags(parser, OF_EVERY_MODEL)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     if args.max_concurrency < 1 or not args.timeout > 0:
         raise InvalidRequestError("--max-concurrency must be at least 1, and --timeout above 0.", field="timeout")
     check_who_computes(args, sends_model=False)
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> None:
             counts = BatchCounts(earlier=total)
     if not args.quiet:
         print(f"{counts.completed} answered, {counts.failed} failed, {counts.earlier} done before.", file=sys.stderr)
+    return int(counts.failed == counts.total > 0)
 
 
 def _run(args: argparse.Namespace, output: BatchOutput, total: int, stack: ExitStack) -> BatchCounts:

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from quire.client.address import RemoteError, ServerAddress, shorten
-from quire.client.batch_file import BatchLine, BatchOutput, read_input
+from quire.client.batch_file import NOT_JSON, BatchLine, BatchOutput, read_input
 from quire.errors import InvalidRequestError, in_words
 
 RETRY_STATUS = (429, 503)
@@ -107,7 +107,7 @@ class BatchRun:
             return _error_record(line, "timeout", f"no answer after {self._http.timeout.read:g} s")
         try:
             body = msgspec.json.decode(answer.content)
-        except msgspec.DecodeError:
+        except NOT_JSON:
             return _error_record(line, "bad_answer", f"the server answered {answer.status_code} and no JSON")
         request_id = answer.headers.get("x-request-id") or (body.get("id") if isinstance(body, dict) else None)
         response = {"status_code": answer.status_code, "request_id": request_id, "body": body}

@@ -20,6 +20,8 @@ from filelock import FileLock, Timeout
 
 from quire.errors import InvalidRequestError, QuireError
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for text that is none, and for what is nested deeper than Python goes."""
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 
 
@@ -51,7 +53,7 @@ def parse_line(number: int, raw: bytes, seen: set[bytes]) -> BatchLine:
     record_id = "batch_req_" + hashlib.sha256(b"%d %s" % (number, raw)).hexdigest()[:24]
     try:
         request = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         return BatchLine(record_id, None, problem=f"line {number} is not JSON: {error}")
     custom_id = request.get("custom_id") if isinstance(request, dict) else None
     if not isinstance(custom_id, str):
@@ -86,6 +88,8 @@ class BatchOutput:
     """
 
     def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_file():
+            raise InvalidRequestError(f"The output {path} is no file; name one.", field="output")
         self._path = path
         self._lock = FileLock(f"{path}.lock")
         try:
@@ -144,7 +148,7 @@ def _repair(path: Path) -> set[str]:
 def _record_id(path: Path, number: int, line: bytes) -> str:
     try:
         return str(msgspec.json.decode(line)["id"])
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
+    except (*NOT_JSON, KeyError, TypeError) as error:
         raise InvalidRequestError(
             f"{path}, line {number} is no record of a batch; name another output, or remove the file.", field="output"
         ) from error

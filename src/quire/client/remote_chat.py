@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from quire.client.address import RemoteError, ServerAddress, shorten
 from quire.client.stream_events import EventCutter
 from quire.errors import InvalidRequestError, in_words
 
+JSON = {"Content-Type": "application/json"}
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 600.0
 
 
@@ -59,13 +61,20 @@ class RemoteModel:
         """The streaming answer, its status checked."""
         timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         async with (
-            httpx.AsyncClient(headers=self._address.headers, timeout=timeout, trust_env=False) as http,
-            http.stream("POST", self._address.root + path, json=body) as answer,
+            httpx.AsyncClient(headers={**self._address.headers, **JSON}, timeout=timeout, trust_env=False) as http,
+            http.stream("POST", self._address.root + path, content=_encoded(body)) as answer,
         ):
             if answer.status_code != httpx.codes.OK:
                 await answer.aread()
                 raise _refusal(answer)
             yield answer
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:  # a UnicodeEncodeError is one
+        raise InvalidRequestError(f"The request cannot be sent: {error}.") from error
 
 
 def _refusal(answer: httpx.Response) -> InvalidRequestError | RemoteError:
