@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.checkpoint.gguf_tokenizer import TokenType, read_gguf_tokenizer
 from quire.checkpoint.tokenizer_json import byte_level_tokenizer_json, serialize
-from quire.errors import CheckpointError, UnsupportedModelError
+from quire.errors import CheckpointError, QuireError, UnsupportedModelError
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog, again and again, and then the dog jumps over the fox.",
@@ -78,7 +78,7 @@ def sentencepiece_metadata(processor: sentencepiece.SentencePieceProcessor) -> d
 
 
 def rebuild(metadata: Mapping[str, Any]) -> Tokenizer:
-    files = read_gguf_tokenizer(metadata, "test.gguf", 10**6, "identity")
+    files = read_gguf_tokenizer(metadata, "test.gguf", 10**6)
     return Tokenizer.from_buffer(files.tokenizer_json)
 
 
@@ -110,7 +110,6 @@ SENTENCEPIECE_TOKENIZER = Tokenizer.from_buffer(
         sentencepiece_metadata(SENTENCEPIECE_PROCESSOR) | {"tokenizer.ggml.add_space_prefix": False},
         "test.gguf",
         10**6,
-        "module",
     ).tokenizer_json
 )
 
@@ -145,7 +144,7 @@ def test_an_unknown_way_to_cut_words_is_refused() -> None:
         "tokenizer.ggml.merges": [],
     }
     with pytest.raises(UnsupportedModelError, match=r"'tekken'.*llama-bpe"):
-        read_gguf_tokenizer(metadata, "test.gguf", 1, "identity")
+        read_gguf_tokenizer(metadata, "test.gguf", 1)
 
 
 @pytest.mark.parametrize(
@@ -161,10 +160,10 @@ def test_an_unknown_way_to_cut_words_is_refused() -> None:
 def test_damage_is_named(change: dict[str, Any], error: type[Exception], message: str) -> None:
     metadata = sentencepiece_metadata(SENTENCEPIECE_PROCESSOR) | change
     with pytest.raises(error, match=message):
-        read_gguf_tokenizer(metadata, "test.gguf", 520, "identity")
+        read_gguf_tokenizer(metadata, "test.gguf", 520)
     missing = {key: value for key, value in metadata.items() if key != "tokenizer.ggml.tokens"}
     with pytest.raises(CheckpointError, match=r"no tokenizer\.ggml\.tokens"):
-        read_gguf_tokenizer(missing, "test.gguf", 520, "identity")
+        read_gguf_tokenizer(missing, "test.gguf", 520)
 
 
 def test_whether_bos_goes_first() -> None:
@@ -172,7 +171,7 @@ def test_whether_bos_goes_first() -> None:
     bpe = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.merges": []}
 
     def adds_bos(metadata: Mapping[str, Any]) -> bool | None:
-        return read_gguf_tokenizer(metadata, "test.gguf", 520, "identity").add_bos
+        return read_gguf_tokenizer(metadata, "test.gguf", 520).add_bos
 
     assert adds_bos(spm) is True
     assert adds_bos(spm | {"tokenizer.ggml.add_bos_token": False}) is False
@@ -184,12 +183,32 @@ def test_the_rebuilt_tokenizer_is_cached_and_an_unwritable_cache_is_done_without
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = sentencepiece_metadata(SENTENCEPIECE_PROCESSOR)
-    first = read_gguf_tokenizer(metadata, "test.gguf", 520, "identity").tokenizer_json
+    first = read_gguf_tokenizer(metadata, "test.gguf", 520).tokenizer_json
     (cached,) = (tmp_path / "tokenizers").iterdir()
-    assert cached.read_bytes() == first
+    assert cached.read_bytes().endswith(first)
+    for damaged in (b"", cached.read_bytes()[:-1], b"{}"):
+        cached.write_bytes(damaged)
+        assert read_gguf_tokenizer(metadata, "test.gguf", 520).tokenizer_json == first
+        assert cached.read_bytes().endswith(first), "it is made again"
+    other = read_gguf_tokenizer(metadata | {"tokenizer.ggml.add_space_prefix": False}, "test.gguf", 520)
+    assert other.tokenizer_json != first
     (tmp_path / "file").touch()
     monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "file"))
-    assert read_gguf_tokenizer(metadata, "test.gguf", 520, "identity").tokenizer_json == first
+    assert read_gguf_tokenizer(metadata, "test.gguf", 520).tokenizer_json == first
+
+
+@pytest.mark.parametrize("refuses", ["os.replace", "quire.checkpoint.gguf_tokenizer.cache_dir"])
+def test_a_cache_that_takes_nothing_leaves_nothing_behind(
+    refuses: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = sentencepiece_metadata(SENTENCEPIECE_PROCESSOR)
+
+    def refuse(*_: object) -> None:
+        raise OSError("full") if refuses == "os.replace" else QuireError("no home")
+
+    monkeypatch.setattr(refuses, refuse)
+    assert read_gguf_tokenizer(metadata, "test.gguf", 520).tokenizer_json
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.real

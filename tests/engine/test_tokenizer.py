@@ -179,6 +179,18 @@ def test_a_damaged_file_is_named(content: bytes) -> None:
         Tokenizer(files)
 
 
+def test_what_the_library_panics_at_is_named() -> None:
+    content = copy.deepcopy(byte_level_json())
+    content["pre_tokenizer"] = {"type": "FixedLength", "length": 0}
+    tokenizer = Tokenizer(tokenizer_files(content))
+    for encode in (tokenizer.encode, lambda text: tokenizer.encode_plain([text])):
+        with pytest.raises(InvalidRequestError, match="tokenizer cannot encode the text"):
+            encode("some text")
+    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    with pytest.raises(CheckpointError, match="could not be read"):
+        Tokenizer(tokenizer_files(content))
+
+
 def test_a_decoder_that_is_no_concatenation_is_refused() -> None:
     content = copy.deepcopy(byte_level_json())
     content["decoder"] = {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}

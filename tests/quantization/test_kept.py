@@ -235,3 +235,12 @@ def test_several_that_write_at_once(cache: Path, tiny_llama: Path, caplog: pytes
     caplog.clear()
     assert logprobs(tiny_llama) == fresh
     assert READ in caplog.text
+
+
+def test_a_user_without_a_home_starts_all_the_same(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = logprobs(tiny_llama, packed_cache="off")
+    monkeypatch.setenv("QUIRE_CACHE", "~no-such-user-here/x")
+    assert logprobs(tiny_llama) == expected
+    assert "Packed weights are not kept: There is no place" in caplog.text

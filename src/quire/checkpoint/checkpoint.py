@@ -73,7 +73,7 @@ class GGUFCheckpoint:
 
     @cached_property
     def tokenizer(self) -> TokenizerFiles:
-        return read_gguf_tokenizer(self._metadata, str(self._path), self.config.vocab_size, self.identity)
+        return read_gguf_tokenizer(self._metadata, str(self._path), self.config.vocab_size)
 
     @property
     def weight_files(self) -> Sequence[Path]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from quire.checkpoint.cache_dir import cache_dir
 from quire.checkpoint.tokenizer_files import TokenizerFiles
@@ -17,11 +22,13 @@ from quire.checkpoint.tokenizer_json import (
     sentencepiece_tokenizer_json,
     serialize,
 )
-from quire.errors import CheckpointError, UnsupportedModelError
+from quire.errors import CheckpointError, QuireError, UnsupportedModelError
 
 Metadata = Mapping[str, Any]
-_REBUILD_VERSION = 1
+_REBUILD_VERSION = 2
 """Raise it when rebuilding changes: files cached by an older quire are then left unread."""
+DIGEST_BYTES = hashlib.sha256().digest_size
+"""In front of what is cached, of all that follows."""
 
 
 class TokenType(enum.IntEnum):
@@ -35,17 +42,17 @@ class TokenType(enum.IntEnum):
     BYTE = 6
 
 
-def read_gguf_tokenizer(metadata: Metadata, source: str, model_vocab_size: int, identity: str) -> TokenizerFiles:
+def read_gguf_tokenizer(metadata: Metadata, source: str, model_vocab_size: int) -> TokenizerFiles:
     """The tokenizer a GGUF file describes. Raises CheckpointError or UnsupportedModelError.
 
-    Deriving a SentencePiece model's merges takes seconds, so the result is cached under `identity`.
+    Deriving a SentencePiece model's merges takes seconds, so the result is cached, by the metadata that it is made of.
     """
     kind = metadata.get("tokenizer.ggml.model")
     tokens = [str(token) for token in _array(metadata, "tokens", source)]
     if kind == "gpt2":
         tokenizer_json = _rebuild_byte_level(metadata, tokens, source)
     elif kind == "llama":
-        tokenizer_json = _cached(identity, lambda: _rebuild_sentencepiece(metadata, tokens, source))
+        tokenizer_json = _cached(metadata, lambda: _rebuild_sentencepiece(metadata, tokens, source))
     else:
         raise UnsupportedModelError(f"{source}: tokenizer.ggml.model is {kind!r}; supported are gpt2 and llama.")
     adds_bos_unless_told = kind == "llama" or metadata.get("tokenizer.ggml.pre") == "llama-bpe"
@@ -149,18 +156,35 @@ def _chat_templates(metadata: Metadata) -> dict[str, str]:
     return ({"default": metadata[prefix]} if prefix in metadata else {}) | named
 
 
-def _cached(identity: str, rebuild: Callable[[], bytes]) -> bytes:
-    """What `rebuild` makes, from the cache directory if it is there. A cache that cannot be written is done without."""
-    path = cache_dir() / "tokenizers" / f"{identity}-{_REBUILD_VERSION}.json"
+def _cached(metadata: Metadata, rebuild: Callable[[], bytes]) -> bytes:
+    """What `rebuild` makes, from the cache directory if it is there, whole. A cache that cannot be used is done without."""
+    own = {key: value for key, value in sorted(metadata.items()) if key.startswith("tokenizer.ggml.")}
+    name = hashlib.sha256(msgspec.msgpack.encode([_REBUILD_VERSION, own])).hexdigest()
     try:
-        return path.read_bytes()
-    except OSError:
-        tokenizer_json = rebuild()
+        path = cache_dir() / "tokenizers" / name
+    except QuireError:
+        return rebuild()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(tokenizer_json)
-        os.replace(file.name, path)
+        kept = path.read_bytes()
     except OSError:
-        pass
+        kept = b""
+    digest, tokenizer_json = kept[:DIGEST_BYTES], kept[DIGEST_BYTES:]
+    if digest == hashlib.sha256(tokenizer_json).digest():
+        return tokenizer_json
+    tokenizer_json = rebuild()
+    with suppress(OSError):
+        _write(path, hashlib.sha256(tokenizer_json).digest() + tokenizer_json)
     return tokenizer_json
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.replace(file.name, path)
+        except OSError:
+            os.unlink(file.name)
+            raise

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import tokenizers
@@ -28,7 +29,10 @@ class Tokenizer:
     def __init__(self, files: TokenizerFiles) -> None:
         try:
             self._backend = tokenizers.Tokenizer.from_buffer(files.tokenizer_json)
-        except Exception as error:  # the library raises plain Exception
+            begin = self._backend.encode("").ids[:1]
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library raises plain Exception, and its panics are not even that
             raise CheckpointError(
                 f"The tokenizer of {files.source} could not be read: {error}; fetch the model again."
             ) from error
@@ -54,7 +58,7 @@ class Tokenizer:
             {token_id for token_id, special in self._added.items() if special} | (named - {None})
         )
         self._add_bos = files.add_bos
-        self._post_processor_adds_bos = self._backend.encode("").ids[:1] == [self.bos_token_id]
+        self._post_processor_adds_bos = begin == [self.bos_token_id]
 
     @property
     def chat_template(self) -> str | None:
@@ -111,16 +115,18 @@ class Tokenizer:
         """Token ids of many texts, nothing put in front."""
         for text in texts:
             _check_unicode(text)
-        found = [encoded.ids for encoded in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+        with _panics_refused():
+            found = [encoded.ids for encoded in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
         for ids in found:
             self._check_surplus(ids)
         return found
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        if len(text) > LONG_TEXT:
-            encoded = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
-        else:
-            encoded = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        with _panics_refused():
+            if len(text) > LONG_TEXT:
+                encoded = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+            else:
+                encoded = self._backend.encode(text, add_special_tokens=add_special_tokens)
         ids: list[int] = encoded.ids
         return ids
 
@@ -185,6 +191,17 @@ class Tokenizer:
             field="prompt",
             value=token_id,
         )
+
+
+@contextmanager
+def _panics_refused() -> Iterator[None]:
+    """What a damaged tokenizer.json lets the library panic at is no Exception, and would end whoever asked."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InvalidRequestError(f"The model's tokenizer cannot encode the text: {error}.", field="prompt") from error
 
 
 def _check_unicode(text: str) -> None:

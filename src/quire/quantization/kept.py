@@ -24,6 +24,7 @@ from quire import __version__
 from quire.checkpoint.cache_dir import cache_dir
 from quire.checkpoint.checkpoint import Checkpoint
 from quire.checkpoint.packed_file import Bytes, Entry, PackedFile, PackedFileError, PackedFileWriter, keep_newest
+from quire.errors import QuireError
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
 from quire.quantization.method import PackedMethod, StoredWeight, Table
@@ -43,7 +44,13 @@ def kept_weights(
     method: PackedMethod, checkpoint: Checkpoint, dtype: DType, quantization: str
 ) -> Iterator[KeptWeights]:
     """`method` with a file: read where there is one that fits, else written, if all goes well inside."""
-    path = cache_dir() / "packed" / f"{_slot(checkpoint, dtype, quantization)}{SUFFIX}"
+    try:
+        folder = cache_dir() / "packed"
+    except QuireError as error:
+        logger.info("Packed weights are not kept: %s", error)
+        yield KeptWeights(method, Path(), None, None)
+        return
+    path = folder / f"{_slot(checkpoint, dtype, quantization)}{SUFFIX}"
     key = packing_key(checkpoint, dtype, quantization)
     source, writer = None, None
     try:
