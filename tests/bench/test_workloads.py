@@ -99,10 +99,14 @@ def test_conversations_without_a_human_are_passed_over(tokenizer: Tokenizer, tmp
     [
         ("short.txt", b"abc", "holds 0 prompts"),
         ("broken.jsonl", b'{"prompt": ', "is not JSON"),
+        ("deep.jsonl", b"[" * 100_000, "is not JSON"),
+        ("deep.json", b"[" * 100_000, "is not JSON"),
+        ("long.json", b"[" + b"9" * 5000 + b"]", "is not JSON"),
         ("other.jsonl", b'{"question": "x"}', "object 1 has none of the keys"),
         ("scalar.json", b"[3]", "object 1 has none of the keys"),
         ("latin.txt", b"\xff\xfe\xfa", "cannot be read as UTF-8"),
         ("missing.txt", None, "cannot be read"),
+        ("missing.json", None, "cannot be read"),
     ],
 )
 def test_unusable_datasets(

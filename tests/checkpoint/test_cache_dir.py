@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,14 @@ def test_the_place_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for variable in ("HOME", "QUIRE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(QuireError, match=r"~/\.cache/quire; set QUIRE_CACHE"):
+        cache_dir()
     monkeypatch.setenv("QUIRE_CACHE", "~no-such-user-here/x")
-    with pytest.raises(QuireError, match="set QUIRE_CACHE"):
+    with pytest.raises(QuireError, match="~no-such-user-here/x; set QUIRE_CACHE"):
         cache_dir()

@@ -98,6 +98,22 @@ def test_streams_that_are_closed_are_done_without(closed: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("closed", [1, 2])
+def test_what_a_command_starts_has_streams_too(closed: int) -> None:
+    code = (
+        "import subprocess; from quire.cli.main import main; main(['pull', '--list']);"
+        f"raise SystemExit(subprocess.call(['sh', '-c', 'echo told >&{closed}']))"
+    )
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" {closed}>&-', sys.executable, code],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_ctrl_c_ends_a_command_with_130(tiny_llama: Path) -> None:
     """Once it has begun to work; before that, Python itself ends it."""
     with subprocess.Popen(

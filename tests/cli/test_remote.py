@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from tests.cli.conftest import ENVIRONMENT, QUIRE, RunQuire
@@ -58,6 +59,35 @@ def test_a_turn_that_fails_is_told_and_forgotten(remote: RunQuire, server: FakeS
     assert len(server.bodies[-1]["messages"]) == 1
 
 
+@contextmanager
+def chat_on_terminal(server: FakeServer, *flags: str) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    words = [QUIRE, "chat", "--url", server.url, "--api-key", "secret", *flags]
+    with subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env={**ENVIRONMENT, "TERM": "dumb"}
+    ) as chat:
+        os.close(theirs)
+        try:
+            terminal = Terminal(chat, ours)
+            terminal.read_until("> ")
+            yield terminal
+        finally:
+            chat.kill()
+            os.close(ours)
+
+
+def test_on_a_terminal_a_turn_that_fails_is_told_and_forgotten(server: FakeServer) -> None:
+    server.plan = ["refuse", "cut"]
+    with chat_on_terminal(server, "-n", "3") as terminal:
+        for message, shown in (("one", "this is refused"), ("two", "does not answer"), ("three", "w2")):
+            terminal.type(f"{message}\n")
+            terminal.read_until(shown)
+            terminal.read_until("> ")
+        assert len(server.bodies[-1]["messages"]) == 1
+        terminal.type("/exit\n")
+        assert terminal.process.wait(timeout=60) == 0
+
+
 def test_a_completion(remote: RunQuire, server: FakeServer) -> None:
     done = remote("complete", "Once upon", "-n", 2)
     assert (done.returncode, done.stdout) == (0, "Once upon w0 w1\n")
@@ -83,6 +113,30 @@ def test_errors_are_one_line(remote: RunQuire, words: tuple[str, ...], message: 
 
 
 @pytest.mark.parametrize(
+    ("words", "stdin"),
+    [
+        (["complete", b"a\xff"], b""),
+        (["complete"], b"a\xff"),
+        (["chat"], b"a\xff\n"),
+        (["chat", "--system", b"\xff"], b"a\n"),
+        (["complete", "a", "--temperature", "nan"], b""),
+    ],
+)
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_what_cannot_be_sent_is_one_line(
+    server: FakeServer, words: list[str | bytes], stdin: bytes, errors: str
+) -> None:
+    """In a locale such as en_US.UTF-8 the standard streams are strict; in C.UTF-8 they let everything pass."""
+    environment = {**ENVIRONMENT, "PYTHONIOENCODING": f"utf-8:{errors}"}
+    command = [QUIRE, *words, "--url", server.url, "--api-key", "secret"]
+    done = subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: ")
+    assert done.stderr.count(b"\n") == 1
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["chat", *AWAY, "--dtype", "float32", "--backend", "torch"], "computes; leave out --dtype, --backend."),
@@ -101,23 +155,12 @@ def test_flags_of_who_does_not_compute_are_refused(
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(server: FakeServer) -> None:
     server.gap_s = 0.01
-    ours, theirs = pty.openpty()
-    words = [QUIRE, "chat", "--url", server.url, "--api-key", "secret", "-n", "10000"]
-    with subprocess.Popen(
-        words, stdin=theirs, stdout=theirs, stderr=theirs, env={**ENVIRONMENT, "TERM": "dumb"}
-    ) as chat:
-        os.close(theirs)
-        try:
-            terminal = Terminal(chat, ours)
-            terminal.read_until("> ")
-            terminal.type("go on\n")
-            terminal.read_until("w3")
-            terminal.ctrl_c()
-            terminal.read_until("(stopped)")
-            terminal.read_until("> ")
-            wait_for(lambda: server.num_closed == 1, "the server's hearing that nobody listens")
-            terminal.type("/exit\n")
-            assert chat.wait(timeout=60) == 0
-        finally:
-            chat.kill()
-            os.close(ours)
+    with chat_on_terminal(server, "-n", "10000") as terminal:
+        terminal.type("go on\n")
+        terminal.read_until("w3")
+        terminal.ctrl_c()
+        terminal.read_until("(stopped)")
+        terminal.read_until("> ")
+        wait_for(lambda: server.num_closed == 1, "the server's hearing that nobody listens")
+        terminal.type("/exit\n")
+        assert terminal.process.wait(timeout=60) == 0

@@ -106,6 +106,21 @@ def test_lines_that_are_no_text_or_nested_too_deeply_cost_the_others_nothing(
     assert "line 1 is not JSON" in records(tmp_path / "out.jsonl")[None]["error"]["message"]  # type: ignore[index]
 
 
+def test_whether_all_failed_counts_earlier_runs(server: FakeServer, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    assert not run(write(tmp_path / "in.jsonl", []), target, server.url).all_failed
+    lines: list[Any] = ["{broken", request("refused")]
+    server.plan = ["refuse"]
+    assert run(write(tmp_path / "in.jsonl", lines), target, server.url).all_failed
+    again = run(tmp_path / "in.jsonl", target, server.url)
+    assert (again.earlier, again.earlier_answered, again.all_failed) == (2, 0, True)
+    lines += [request("answered")]
+    assert not run(write(tmp_path / "in.jsonl", lines), target, server.url).all_failed
+    lines += [request("unknown", method="GET")]
+    last = run(write(tmp_path / "in.jsonl", lines), target, server.url)
+    assert (last.failed, last.earlier_answered, last.all_failed) == (1, 1, False)
+
+
 def test_an_output_that_is_no_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, Path(os.devnull)):
         with pytest.raises(InvalidRequestError, match="is no file"):
@@ -180,7 +195,9 @@ def test_an_output_of_another_input_is_refused(server: FakeServer, tmp_path: Pat
     assert (tmp_path / "out.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("content", ["something else\n", '{"custom_id": "a"}\n', "[1]\n"])
+@pytest.mark.parametrize(
+    "content", ["something else\n", '{"custom_id": "a"}\n', "[1]\n", '{"id": "a", "response": 5}\n']
+)
 def test_a_file_that_holds_no_records_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text(content)

@@ -243,4 +243,4 @@ def test_a_user_without_a_home_starts_all_the_same(
     expected = logprobs(tiny_llama, packed_cache="off")
     monkeypatch.setenv("QUIRE_CACHE", "~no-such-user-here/x")
     assert logprobs(tiny_llama) == expected
-    assert "Packed weights are not kept: There is no place" in caplog.text
+    assert "Packed weights are not kept: There is no home" in caplog.text

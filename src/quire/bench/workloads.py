@@ -112,10 +112,10 @@ def _read(path: Path) -> str:
 
 def read_rows(path: Path) -> Iterator[tuple[Any, str]]:
     """The objects of a .json list or a .jsonl, each with its place for messages."""
+    text = _read(path)
     try:
-        text = _read(path)
         rows = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines() if line]
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of numbers too long, of lists too deep
         raise InvalidRequestError(f"The dataset {path} is not JSON: {error}.", field="dataset") from error
     for number, row in enumerate(rows, start=1):
         yield row, f"{path}, object {number}"

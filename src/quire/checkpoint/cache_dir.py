@@ -22,5 +22,6 @@ def cache_dir() -> Path:
         return (Path(xdg) if xdg else Path.home() / ".cache") / "quire"
     except RuntimeError as error:
         raise QuireError(
-            f"There is no place for quire's cache ({error}); set QUIRE_CACHE to a directory that you may write to."
+            f"There is no home directory for quire's cache, {chosen or '~/.cache/quire'}; set QUIRE_CACHE to a directory"
+            " that you may write to."
         ) from error

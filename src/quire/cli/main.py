@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code: 0 success, 1 a QuireError, 2 wrong usage (through SystemExit), 130 interrupted."""
+    """Returns the exit code: 0 success, 1 an error, 2 wrong usage (through SystemExit), 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
     args = argparse.Namespace(debug=False)
     _open_closed_streams()
@@ -69,10 +69,9 @@ def main(argv: list[str] | None = None) -> int:
         code = args.run(args)
         sys.stdout.flush()
     except QuireError as error:
-        if args.debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_ERROR
+        return _report(str(error), debug=args.debug)
+    except UnicodeError as error:
+        return _report(f"Text cannot be read or written: {error}; give it as UTF-8.", debug=args.debug)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -80,11 +79,8 @@ def main(argv: list[str] | None = None) -> int:
         _drop_output(sys.stdout)
         return 0
     except OSError as error:
-        if args.debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
         _flush(sys.stdout)
-        return EXIT_ERROR
+        return _report(str(error), debug=args.debug)
     finally:
         # What a full disk does not take of the log is lost; it must not decide on the exit code.
         _flush(sys.stderr)
@@ -92,10 +88,23 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Whoever started this may have closed them; Python then has None in their place."""
+    """Whoever started this may have closed them; Python then has None in their place.
+
+    Programs that this one starts inherit them: the first thing they open would take the place, and get what they print.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the program runs)
+            stream = open(os.devnull, mode)  # noqa: SIM115  (for as long as the program runs)
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
+def _report(message: str, *, debug: bool) -> int:
+    """Of the exception that is being handled; returns the exit code."""
+    if debug:
+        traceback.print_exc()
+    print(f"error: {message}", file=sys.stderr)
+    return EXIT_ERROR
 
 
 def _flush(stream: TextIO) -> None:

@@ -1,7 +1,7 @@
 """Answer a file of requests (OpenAI's batch format), one record a line.
 
 A run that was stopped or killed is taken up by the same command: requests that have a record are not asked again.
-The exit code is 1 if all requests failed.
+The exit code is 1 if no request was answered, in this run or an earlier one.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
         if len(output.done) < total:
             counts = _run(args, output, total, stack)
         else:
-            counts = BatchCounts(earlier=total)
+            counts = BatchCounts(total, output.num_answered)
     if not args.quiet:
         print(f"{counts.completed} answered, {counts.failed} failed, {counts.earlier} done before.", file=sys.stderr)
-    return int(counts.failed == counts.total > 0)
+    return int(counts.all_failed)
 
 
 def _run(args: argparse.Namespace, output: BatchOutput, total: int, stack: ExitStack) -> BatchCounts:

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from quire.client.address import RemoteError, ServerAddress, shorten
-from quire.client.batch_file import NOT_JSON, BatchLine, BatchOutput, read_input
+from quire.client.batch_file import NOT_JSON, BatchLine, BatchOutput, is_answered, read_input
 from quire.errors import InvalidRequestError, in_words
 
 RETRY_STATUS = (429, 503)
@@ -23,15 +23,20 @@ Record = dict[str, Any]
 
 @dataclass(slots=True)
 class BatchCounts:
-    """`earlier` were done by a run before; `failed` are records with an error or an HTTP status of 400 or more."""
+    """`earlier` were done by a run before, of which `earlier_answered` did not fail."""
 
     earlier: int = 0
+    earlier_answered: int = 0
     completed: int = 0
     failed: int = 0
 
     @property
     def total(self) -> int:
         return self.earlier + self.completed + self.failed
+
+    @property
+    def all_failed(self) -> bool:
+        return self.total > 0 and self.completed == self.earlier_answered == 0
 
 
 def count_requests(path: Path, done: set[str]) -> int:
@@ -59,7 +64,7 @@ class BatchRun:
         timeout_s: float,
         on_record: Callable[[], object] = lambda: None,
     ) -> None:
-        self.counts = BatchCounts(earlier=len(output.done))
+        self.counts = BatchCounts(len(output.done), output.num_answered)
         self._source = source
         self._output = output
         self._slots = asyncio.Semaphore(max_concurrency)
@@ -154,10 +159,10 @@ class BatchRun:
                 self._count(record)
 
     def _count(self, record: Record) -> None:
-        if record["error"] is not None or record["response"]["status_code"] >= httpx.codes.BAD_REQUEST:
-            self.counts.failed += 1
-        else:
+        if is_answered(record):
             self.counts.completed += 1
+        else:
+            self.counts.failed += 1
         self._on_record()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import httpx
 import msgspec
 from filelock import FileLock, Timeout
 
@@ -83,8 +84,9 @@ def _problem(request: dict[str, Any]) -> str | None:
 class BatchOutput:
     """The file of records: only ever appended to, by one process at a time.
 
-    Opening it cuts off a last line that a kill left unfinished. Raises InvalidRequestError if it is in use, cannot be
-    written, or holds anything but records.
+    `done` are the ids of the records it had when it was opened, of which `num_answered` hold an answer. Opening it cuts
+    off a last line that a kill left unfinished. Raises InvalidRequestError if it is in use, cannot be written, or holds
+    anything but records.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +96,7 @@ class BatchOutput:
         self._lock = FileLock(f"{path}.lock")
         try:
             self._lock.acquire(timeout=0)
-            self.done = _repair(path)
+            self.done, self.num_answered = _repair(path)
             self._file = path.open("ab")
         except Timeout as error:
             raise InvalidRequestError(f"Another run writes to {path}.", field="output") from error
@@ -132,22 +134,31 @@ class BatchOutput:
         self._unlock()
 
 
-def _repair(path: Path) -> set[str]:
-    """The ids of the file's whole lines; half a line at its end is cut off."""
-    done, end = set(), 0
+def is_answered(record: dict[str, Any]) -> bool:
+    """Neither an error nor an HTTP status of 400 or more."""
+    response = record.get("response")
+    return response is not None and bool(response["status_code"] < httpx.codes.BAD_REQUEST)
+
+
+def _repair(path: Path) -> tuple[set[str], int]:
+    """The ids of the file's whole lines, and how many of them are answers; half a line at its end is cut off."""
+    done, num_answered, end = set(), 0, 0
     with path.open("a+b") as file:
         file.seek(0)
         for number, line in enumerate(file, 1):
             if line.endswith(b"\n"):
-                done.add(_record_id(path, number, line))
+                record_id, answered = _parse_record(path, number, line)
+                done.add(record_id)
+                num_answered += answered
                 end += len(line)
         file.truncate(end)
-    return done
+    return done, num_answered
 
 
-def _record_id(path: Path, number: int, line: bytes) -> str:
+def _parse_record(path: Path, number: int, line: bytes) -> tuple[str, bool]:
     try:
-        return str(msgspec.json.decode(line)["id"])
+        record = msgspec.json.decode(line)
+        return str(record["id"]), is_answered(record)
     except (*NOT_JSON, KeyError, TypeError) as error:
         raise InvalidRequestError(
             f"{path}, line {number} is no record of a batch; name another output, or remove the file.", field="output"

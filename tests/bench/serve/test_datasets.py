@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,11 @@ def test_another_seed_shares_nothing(tokenizer: Tokenizer, mooncake: Path) -> No
         ("a.csv", "", "holds no requests"),
         ("a.jsonl", '{"timestamp": 1}\n', "line 1 is neither"),
         ("a.jsonl", "{", "line 1 is neither"),
+        ("a.jsonl", "[" * 100_000, "line 1 is neither"),
+        ("a.jsonl", json.dumps(MOONCAKE[0] | {"input_length": 10**22}), "line 1 is neither .* are more than"),
+        ("a.jsonl", json.dumps(MOONCAKE[0] | {"output_length": math.inf}), "line 1 is neither"),
+        ("a.jsonl", json.dumps(MOONCAKE[0] | {"timestamp": 10**400}), "line 1 is neither"),
+        ("a.csv", f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,{10**22},1\n", "are more than"),
         ("a.jsonl", None, "cannot be read"),
     ],
 )

@@ -18,6 +18,8 @@ from quire.errors import InvalidRequestError
 
 MOONCAKE_BLOCK = 512
 """Tokens that one hash id stands for."""
+MAX_TOKENS = 10**8
+"""No model reads or writes as many: a larger count is damage, and its prompt would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def read_trace(path: Path, limit: int | None = None) -> list[TracedRequest]:
             for number, row in rows:
                 try:
                     requests.append(_azure(row) if isinstance(row, dict) else _mooncake(json.loads(row)))
-                except (KeyError, TypeError, ValueError) as error:
+                except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
                     raise InvalidRequestError(
                         f"{path}, line {number} is neither of an Azure (.csv) nor a Mooncake (.jsonl) trace: {error!r}.",
                         field="dataset_path",
@@ -95,13 +97,21 @@ def read_trace(path: Path, limit: int | None = None) -> list[TracedRequest]:
 def _azure(row: dict[str, str]) -> tuple[float, TracedRequest]:
     """Timestamps have seven digits of a second; datetime reads six."""
     at = datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
-    return at, TracedRequest(0.0, int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+    return at, TracedRequest(0.0, _count(row["ContextTokens"]), _count(row["GeneratedTokens"]))
 
 
 def _mooncake(row: dict[str, Any]) -> tuple[float, TracedRequest]:
     """Timestamps are milliseconds."""
     hash_ids = tuple(int(hash_id) for hash_id in row["hash_ids"])
-    return row["timestamp"] / 1000, TracedRequest(0.0, int(row["input_length"]), int(row["output_length"]), hash_ids)
+    lengths = _count(row["input_length"]), _count(row["output_length"])
+    return row["timestamp"] / 1000, TracedRequest(0.0, *lengths, hash_ids)
+
+
+def _count(value: str | float) -> int:
+    count = int(value)
+    if count > MAX_TOKENS:
+        raise ValueError(f"{count} tokens are more than {MAX_TOKENS}")
+    return count
 
 
 def make_prompt(traced: TracedRequest, scale: TraceScale, index: int, words: list[int], seed: int) -> list[int]:
