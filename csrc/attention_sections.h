@@ -94,9 +94,14 @@ int write_output(const AttentionCall& call, const Part& part, Heads kv_heads, in
         auto* to = output + (token * call.num_heads + head) * head_dim;
         const Sums of_query = sums(n++, token);
         float share = 1.0f / sum_of(load(of_query.total));
+        // Zeros are positive: what of keys that a query does not see is added to a sum that was flushed to a negative one depends on the other queries.
+        auto result = [&](int d) {
+            Floats product = load(of_query.output + d) * share;
+            return product + Floats{};  // apart, for Clang would fuse them
+        };
         int d = 0;
-        for (; d + 2 * LANES <= head_dim; d += 2 * LANES) store(to + d, load(of_query.output + d) * share, load(of_query.output + d + LANES) * share);
-        for (; d < width; d += LANES) store_part(to + d, load(of_query.output + d) * share, head_dim - d);
+        for (; d + 2 * LANES <= head_dim; d += 2 * LANES) store(to + d, result(d), result(d + LANES));
+        for (; d < width; d += LANES) store_part(to + d, result(d), head_dim - d);
     });
     return n;
 }

@@ -7,7 +7,7 @@ import platform
 
 import pytest
 import torch
-from tests.attention.paged_rows import PagedRows, Tokens, make_shape
+from tests.attention.paged_rows import PagedRows, Tokens, make_shape, make_tokens
 from tests.attention.test_cpu_attention import backend
 from tests.kernels.forced import SETS
 
@@ -38,3 +38,19 @@ def test_weights_below_the_smallest_normal_number(length: int, dtype: torch.dtyp
     (output,) = PagedRows(backend(instruction_set), shape, [row], block_size=16).run([{0: length - 1}, {0: 1}])
     assert torch.equal(output, torch.ones_like(output))
     assert (torch.tensor([1e-39]) * 0.5).item() > 0
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_zeros_have_one_sign_however_a_prompt_is_cut(dtype: torch.dtype, instruction_set: str) -> None:
+    """Values that are flushed, and then keys that a query does not see, with values of the other sign."""
+    row = make_tokens(make_shape(num_heads=2, num_kv_heads=1, head_dim=64), 40, 1, dtype)
+    row.value[:20], row.value[20:] = -(2.0**-126), 1.0
+
+    def run(cuts: list[dict[int, int]]) -> torch.Tensor:
+        shape = make_shape(num_heads=2, num_kv_heads=1, head_dim=64)
+        return PagedRows(backend(instruction_set), shape, [row], block_size=16, seed=1).run(cuts)[0]
+
+    whole, one_by_one = run([{0: 40}]), run([{0: 1}] * 40)
+    assert torch.equal(whole, one_by_one)
+    assert torch.equal(torch.signbit(whole), torch.signbit(one_by_one))
