@@ -43,3 +43,12 @@ def test_a_decoder_that_is_not_one_of_bytes_is_refused() -> None:
     changed = byte_level_json() | {"decoder": {"type": "CTC"}}
     with pytest.raises(UnsupportedModelError, match="CTC"):
         read_vocabulary(json.dumps(changed).encode())
+
+
+def test_ids_far_apart_are_refused_before_they_take_memory() -> None:
+    content = byte_level_json()
+    content["added_tokens"] = [*content["added_tokens"], {"id": 60_000, "content": "near"} | ADDED]
+    assert len(read_vocabulary(json.dumps(content).encode()).tokens) == 60_001
+    content["added_tokens"][-1]["id"] = 2**40
+    with pytest.raises(UnsupportedModelError, match="ids up to 1099511627776"):
+        read_vocabulary(json.dumps(content).encode())
