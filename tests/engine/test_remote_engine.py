@@ -23,6 +23,7 @@ from quire.core.request import Request
 from quire.core.sampling_params import OutputKind
 from quire.core.wire import AbortRequest, AddRequest, FromEngine, Hello, RequestRefused, ToEngine, Welcome
 from quire.engine.engine_addresses import EngineAddresses
+from quire.engine.engine_link import Received
 from quire.engine.engine_process import EngineService
 from quire.engine.heartbeat import Heartbeat
 from quire.engine.input_processor import InputProcessor
@@ -226,6 +227,42 @@ def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, t
             service._engine.abort("0")
         finally:
             let_go.set()
+
+    run(tiny_llama, tmp_path, body)
+
+
+def test_what_came_while_a_client_did_not_run_is_read_before_its_engine_is_given_up(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        connection, engine, may_go_on = llm._connection, service._engine, threading.Event()
+        assert isinstance(connection, RemoteEngine)
+        step, receive, stall, num_receives = engine.step, connection._link.receive, threading.Event(), [0]
+
+        def step_held() -> Any:
+            assert engine.num_steps != 2 or may_go_on.wait(30)
+            return step()
+
+        def receive_late() -> Received:
+            """As if this process were stopped for an hour after it had polled in vain."""
+            if stall.is_set() and num_receives[0] == 0:
+                connection._status_time -= 3600
+                num_receives[0] = 1
+                return Received([])
+            num_receives[0] += stall.is_set()
+            return receive()
+
+        engine.step = step_held  # type: ignore[method-assign]
+        connection._link.receive = receive_late  # type: ignore[method-assign]
+        outputs = llm.generate("abc", params())
+        await anext(outputs)
+        stall.set()
+        try:
+            await asyncio.to_thread(wait_for, lambda: num_receives[0] > 2, "messages that are read again", 30)
+        finally:
+            may_go_on.set()
+        *_, end = [output async for output in outputs]
+        assert len(end.outputs[0].token_ids) == 12
 
     run(tiny_llama, tmp_path, body)
 

@@ -26,6 +26,10 @@ class Received:
     deltas: list[Delta] = field(default_factory=list)
     engine_ended: bool = False
 
+    @property
+    def nothing(self) -> bool:
+        return not (self.statuses or self.answers or self.deltas)
+
 
 class EngineLink:
     """A socket belongs to one thread: `send` is the event loop's, `receive` and `reply` are the reader's.

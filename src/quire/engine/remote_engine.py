@@ -196,8 +196,10 @@ class RemoteEngine:
 
     def _read(self) -> None:
         """The reader thread, until the engine is gone or `shutdown`."""
+        num_without = 0
         while not self._stopping:
             received = self._link.receive()
+            num_without = num_without + 1 if received.nothing else 0
             for status in received.statuses:
                 self._take_status(status)
             for answer in received.answers:
@@ -209,7 +211,9 @@ class RemoteEngine:
                 # Why is in its log: it may name what clients must not know, such as paths.
                 self._die("The engine process ended; restart the server.")
                 return
-            self._check_silence()
+            # Once may be this process's fault: it did not run, and what came meanwhile waits to be read.
+            if num_without > 1:
+                self._check_silence()
 
     def _check_silence(self) -> None:
         """Requests do not wait for an engine that seems to be stopped. Should it go on, it is told to forget them."""
