@@ -48,6 +48,8 @@ std::vector<std::tuple<std::string, int64_t, int64_t, Times>> kernel_times() {
 }  // namespace
 
 NB_MODULE(_native, module) {
+    // A process that ends may leave objects to the system; who serves has told the collector to (core/collector.py).
+    nb::set_leak_warnings(false);
     module.doc() = "Native CPU kernels; their faces are in quire.kernels.";
     nb::class_<Program>(module, "Program")
         .def(nb::init<int64_t>(), nb::arg("num_rows"))

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
+U8, U32, F32, BOOL, STRING, ARRAY = 0, 4, 6, 7, 8, 9
 """Metadata value types."""
 TENSOR_F32, TENSOR_Q8_0 = 0, 8
 

@@ -17,6 +17,7 @@ from tests.checkpoint.gguf_builder import (
     BOOL,
     STRING,
     TENSOR_Q8_0,
+    U8,
     U32,
     Entry,
     array,
@@ -26,6 +27,8 @@ from tests.checkpoint.gguf_builder import (
 )
 
 from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf.cursor import MAX_TABLE_BYTES
+from quire.checkpoint.gguf.metadata import ENTRIES_OF_AN_ARRAY, MAX_ARRAY_ENTRIES
 from quire.errors import CheckpointError, UnsupportedModelError
 
 DATA = bytes(64)
@@ -137,6 +140,68 @@ def test_cve_2024_21802_damage_is_named(case: str, tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert str(path) in str(caught.value)
+
+
+def sparse_array(value_type: int, count: int) -> bytes:
+    return gguf_bytes([pair("k", ARRAY, array(value_type, count, b""))], alignment=1)
+
+
+@pytest.mark.parametrize(
+    ("tables", "num_bytes", "message"),
+    [
+        (sparse_array(U8, 3 * 10**7), 3 * 10**7, "'k' announces 30,000,000 numbers, where the arrays of a file may"),
+        (sparse_array(STRING, 2**24 + 1), 2**27 + 8, "'k' announces 16,777,217 strings"),
+        (sparse_array(ARRAY, 10**6), 12 * 10**6, "'k' announces 1,000,000 arrays, where .* counting for 64"),
+        (
+            gguf_bytes([pair("k", STRING, u64(MAX_TABLE_BYTES))], alignment=1),
+            MAX_TABLE_BYTES,
+            "'k' needs 134,217,728 bytes for a string",
+        ),
+        (
+            gguf_bytes([pair("k", ARRAY, array(STRING, 1, u64(MAX_TABLE_BYTES)))], alignment=1),
+            MAX_TABLE_BYTES,
+            "'k' has a string of 134,217,728 bytes",
+        ),
+    ],
+    ids=["numbers", "strings", "arrays", "string", "string in an array"],
+)
+def test_a_sparse_file_costs_no_more_than_it_takes_on_disk(
+    tables: bytes, num_bytes: int, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "sparse.gguf"
+    path.write_bytes(tables)
+    with path.open("r+b") as file:
+        file.truncate(len(tables) + num_bytes)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match=message):
+            GGUFFile(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_array_entries_are_counted_over_all_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.gguf"
+    nested = array(ARRAY, 1, array(U8, 2, bytes(2)))
+    path.write_bytes(gguf_bytes([pair("a", ARRAY, array(U8, 3, bytes(3))), pair("b", ARRAY, nested)], alignment=1))
+    needed = 3 + ENTRIES_OF_AN_ARRAY + 2
+    assert needed < MAX_ARRAY_ENTRIES
+    monkeypatch.setattr("quire.checkpoint.gguf.metadata.MAX_ARRAY_ENTRIES", needed)
+    with GGUFFile(path) as file:
+        assert file.metadata == {"a": [0, 0, 0], "b": [[0, 0]]}
+    monkeypatch.setattr("quire.checkpoint.gguf.metadata.MAX_ARRAY_ENTRIES", needed - 1)
+    with pytest.raises(CheckpointError, match=f"'b' announces 2 numbers, where .* {needed - 1} entries in all"):
+        GGUFFile(path)
+
+
+@pytest.mark.parametrize("key", ["general.alignment", "split.count"])
+def test_a_long_value_is_shortened_in_a_message(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes([pair(key, STRING, string("x" * 10_000))], TWO, DATA))
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=r"'x+\.\.\.x+'") as caught:
+        GGUFFile(path)
+    assert len(str(caught.value)) < 200 + len(str(path))
 
 
 def test_the_undamaged_file_is_read(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_an_unknown_way_to_cut_words_is_refused() -> None:
         ({"tokenizer.ggml.model": "rwkv"}, UnsupportedModelError, "rwkv"),
         ({"tokenizer.ggml.scores": [0.0]}, CheckpointError, r"scores has 1 entries for 520 tokens"),
         ({"tokenizer.ggml.token_type": [1]}, CheckpointError, r"token_type has 1 entries"),
-        ({"tokenizer.ggml.bos_token_id": 520}, CheckpointError, r"bos_token_id is 520, but .* 520 tokens"),
+        ({"tokenizer.ggml.bos_token_id": 520}, CheckpointError, r"bos_token_id is 520, but .* from 0 to 519"),
         ({"tokenizer.ggml.precompiled_charsmap": [1]}, UnsupportedModelError, "precompiled_charsmap"),
     ],
 )
@@ -164,6 +164,37 @@ def test_damage_is_named(change: dict[str, Any], error: type[Exception], message
     missing = {key: value for key, value in metadata.items() if key != "tokenizer.ggml.tokens"}
     with pytest.raises(CheckpointError, match=r"no tokenizer\.ggml\.tokens"):
         read_gguf_tokenizer(missing, "test.gguf", 520)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((f"{name}_token_id", value) for name in ("unknown", "bos") for value in ("x", "1", [1], -1, 1.5, True)),
+        *((f"{name}_token_id", -1) for name in ("eos", "eot", "padding")),
+        *((name, value) for name in ("tokens", "merges") for value in (5, "ab", [1] * 520, [[]] * 520)),
+        *((name, value) for name in ("token_type", "scores") for value in (5, ["1"] * 520, [[1]] * 520, [True] * 520)),
+        ("token_type", [1.0] * 520),
+        ("model", ["llama"]),
+        ("pre", 1),
+        ("add_bos_token", "false"),
+        ("add_space_prefix", 0),
+        ("chat_template", 1),
+        ("chat_template.rag", [""]),
+    ],
+)
+def test_metadata_of_a_wrong_type_are_named(key: str, value: object) -> None:
+    key = f"tokenizer.{key}" if key.startswith("chat") else f"tokenizer.ggml.{key}"
+    kind = "gpt2" if key.endswith("merges") else "llama"
+    metadata = sentencepiece_metadata(SENTENCEPIECE_PROCESSOR) | {"tokenizer.ggml.model": kind, key: value}
+    with pytest.raises(CheckpointError, match=rf"test\.gguf: {key} is .{{1,200}}, but it must be") as caught:
+        read_gguf_tokenizer(metadata, "test.gguf", 520)
+    assert len(str(caught.value)) < 400
+
+
+def test_chat_templates_have_their_names() -> None:
+    templates = {"tokenizer.chat_template": "d", "tokenizer.chat_template.rag": "r"}
+    metadata = sentencepiece_metadata(SENTENCEPIECE_PROCESSOR) | templates
+    assert read_gguf_tokenizer(metadata, "test.gguf", 520).chat_templates == {"default": "d", "rag": "r"}
 
 
 def test_whether_bos_goes_first() -> None:

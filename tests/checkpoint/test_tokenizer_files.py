@@ -65,6 +65,30 @@ def test_a_missing_tokenizer_says_how_to_make_one(tmp_path: Path) -> None:
         read_tokenizer_files(tmp_path, 10, ())
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "merges.txt", "vocab.json"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    """A directory in its place is refused even to root, who runs the tests too."""
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "merges.txt").touch()
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    with pytest.raises(CheckpointError, match=rf"{name} .*[Ii]s a directory.*fetch the file again"):
+        read_tokenizer_files(tmp_path, 10, ())
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "added_tokens.json"])
+@pytest.mark.parametrize(
+    "content", ['{"x": "y", "z": 3}', '{"x": [1]}', '{"x": -1}', '{"x": 4294967296}', "[1]", r'{"\ud800": 1}', "{", ""]
+)
+def test_tokens_without_ids_are_named(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    (tmp_path / "merges.txt").touch()
+    assert read_tokenizer_files(tmp_path, 10, ()).tokenizer_json
+    (tmp_path / name).write_text(content)
+    with pytest.raises(CheckpointError, match=f"{name} holds no token ids by token: .* fetch the file again"):
+        read_tokenizer_files(tmp_path, 10, ())
+
+
 def test_vocab_and_merges_make_the_same_tokenizer(tmp_path: Path) -> None:
     """GPT-2 and OPT come with this older pair of files."""
     trained = tokenizers.ByteLevelBPETokenizer()

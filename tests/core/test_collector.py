@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
 from quire.core.collector import made_to_last
+from quire.core.native import has_native_module
+
+PROGRAM = """
+import gc
+from quire.core.collector import made_to_last
+from quire.kernels.native_module import module
+
+with made_to_last():
+    ring = [module().Program(1)]
+    ring.append(ring)
+del ring
+assert gc.isenabled() and gc.get_freeze_count()
+"""
 
 
 class Node:
@@ -35,3 +50,9 @@ def test_it_runs_again_after_a_failure() -> None:
         assert gc.isenabled()
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+def test_native_objects_that_last_are_no_leaks() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

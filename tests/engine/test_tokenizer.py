@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
+import platform
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from small_tokenizers import KINDS, byte_level_json, sentencepiece_json, small_t
 from tests.tiny_models import BERT_VOCAB_SIZE, save_word_pieces
 
 from quire.checkpoint.tokenizer_files import read_tokenizer_files
-from quire.engine.tokenizer import LONG_TEXT, Tokenizer
+from quire.engine.tokenizer import HUGE_TEXT, LONG_TEXT, Tokenizer
 from quire.errors import CheckpointError, InvalidRequestError, UnsupportedModelError
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="▁"), max_size=30)
@@ -179,6 +182,34 @@ def test_a_damaged_file_is_named(content: bytes) -> None:
         Tokenizer(files)
 
 
+def test_a_text_that_the_library_refuses_is_refused() -> None:
+    """Here, for the unknown token is no token."""
+    content = {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "<unk>"}}
+    tokenizer = Tokenizer(tokenizer_files(content))
+    assert tokenizer.encode("a") == [0]
+    with pytest.raises(InvalidRequestError, match=r"cannot encode the text: .*Missing \[UNK\]") as caught:
+        tokenizer.encode("b")
+    assert caught.value.field == "prompt"
+
+
+def test_a_prefix_longer_than_what_merges_make_is_named() -> None:
+    """The library panics at it."""
+    content = copy.deepcopy(byte_level_json())
+    content["model"] |= {"merges": [["a", "b"]], "continuing_subword_prefix": "##"}
+    with pytest.raises(CheckpointError, match="could not be read"):
+        Tokenizer(tokenizer_files(content))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_construction_is_no_damage(error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: bytes) -> None:
+        raise error
+
+    monkeypatch.setattr("quire.engine.tokenizer.tokenizers.Tokenizer", SimpleNamespace(from_buffer=interrupt))
+    with pytest.raises(error):
+        Tokenizer(tokenizer_files({}))
+
+
 def test_what_the_library_panics_at_is_named() -> None:
     content = copy.deepcopy(byte_level_json())
     content["pre_tokenizer"] = {"type": "FixedLength", "length": 0}
@@ -225,3 +256,15 @@ def test_what_is_left_of_a_truncated_text(word_pieces: Tokenizer) -> None:
     assert word_pieces.truncate(ids, 4) == [2, 4, 5, 3]
     assert word_pieces.truncate(ids, 1) == [2]
     assert word_pieces.truncate([4, 5, 6], 2) == [4, 5]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep their own counsel")
+def test_what_encoding_a_huge_text_took_is_given_back() -> None:
+    tokenizer, text = small_tokenizer(KINDS[0]), "a bc " * HUGE_TEXT
+
+    def resident_mib() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+    before = resident_mib()
+    assert tokenizer.encode(text)
+    assert resident_mib() - before < 200

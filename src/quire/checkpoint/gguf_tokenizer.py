@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from quire.checkpoint.cache_dir import cache_dir
+from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.tokenizer_files import TokenizerFiles
 from quire.checkpoint.tokenizer_json import (
     WORD_START,
@@ -29,6 +30,14 @@ _REBUILD_VERSION = 2
 """Raise it when rebuilding changes: files cached by an older quire are then left unread."""
 DIGEST_BYTES = hashlib.sha256().digest_size
 """In front of what is cached, of all that follows."""
+_PREFIX = "tokenizer.ggml."
+_ENTRIES: Mapping[str, tuple[str, set[type]]] = {
+    "tokens": ("strings", {str}),
+    "merges": ("strings", {str}),
+    "token_type": ("whole numbers", {int}),
+    "scores": ("numbers", {int, float}),
+}
+"""What each array is made of: in words, and as Python has it."""
 
 
 class TokenType(enum.IntEnum):
@@ -47,42 +56,44 @@ def read_gguf_tokenizer(metadata: Metadata, source: str, model_vocab_size: int) 
 
     Deriving a SentencePiece model's merges takes seconds, so the result is cached, by the metadata that it is made of.
     """
-    kind = metadata.get("tokenizer.ggml.model")
-    tokens = [str(token) for token in _array(metadata, "tokens", source)]
+    fields = ConfigFields(metadata, source, _PREFIX)
+    kind, pre_tokenizer = fields.text("model"), fields.text("pre")
+    tokens: Sequence[str] = _array(metadata, "tokens", source)
     if kind == "gpt2":
-        tokenizer_json = _rebuild_byte_level(metadata, tokens, source)
+        tokenizer_json = _rebuild_byte_level(
+            metadata, tokens, source, "default" if pre_tokenizer is None else pre_tokenizer
+        )
     elif kind == "llama":
         tokenizer_json = _cached(metadata, lambda: _rebuild_sentencepiece(metadata, tokens, source))
     else:
-        raise UnsupportedModelError(f"{source}: tokenizer.ggml.model is {kind!r}; supported are gpt2 and llama.")
-    adds_bos_unless_told = kind == "llama" or metadata.get("tokenizer.ggml.pre") == "llama-bpe"
+        raise fields.unsupported("model", "gpt2 and llama")
+    adds_bos_unless_told = kind == "llama" or pre_tokenizer == "llama-bpe"
     return TokenizerFiles(
         source=source,
         tokenizer_json=tokenizer_json,
         model_vocab_size=model_vocab_size,
         special_tokens=_named_tokens(metadata, tokens, source),
-        eos_token_ids=eos_token_ids(metadata),
-        add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", adds_bos_unless_told)),
-        chat_templates=_chat_templates(metadata),
+        eos_token_ids=_eos_token_ids(metadata, tokens, source),
+        add_bos=fields.flag("add_bos_token", adds_bos_unless_told),
+        chat_templates=_chat_templates(ConfigFields(metadata, source)),
     )
 
 
-def eos_token_ids(metadata: Metadata) -> tuple[int, ...]:
+def _eos_token_ids(metadata: Metadata, tokens: Sequence[str], source: str) -> tuple[int, ...]:
     """The ids that end a text: EOS, and the end of a turn where the file names one."""
-    keys = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-    return tuple(dict.fromkeys(int(metadata[key]) for key in keys if key in metadata))
+    ids = (_token_id(metadata, name, tokens, source) for name in ("eos", "eot"))
+    return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
 
 
-def _rebuild_byte_level(metadata: Metadata, tokens: Sequence[str], source: str) -> bytes:
-    merges = [str(merge) for merge in _array(metadata, "merges", source)]
-    pre_tokenizer = str(metadata.get("tokenizer.ggml.pre", "default"))
+def _rebuild_byte_level(metadata: Metadata, tokens: Sequence[str], source: str, pre_tokenizer: str) -> bytes:
+    merges = _array(metadata, "merges", source)
     vocab = {token: token_id for token_id, token in enumerate(tokens)}
     added_tokens = _added_tokens(tokens, _token_types(metadata, tokens, source))
     return serialize(byte_level_tokenizer_json(pre_tokenizer, vocab, merges, added_tokens))
 
 
 def _rebuild_sentencepiece(metadata: Metadata, tokens: Sequence[str], source: str) -> bytes:
-    if len(metadata.get("tokenizer.ggml.precompiled_charsmap", ())) > 0:
+    if metadata.get("tokenizer.ggml.precompiled_charsmap"):
         raise UnsupportedModelError(
             f"{source}: the tokenizer normalizes text by a character map (tokenizer.ggml.precompiled_charsmap),"
             " which is not supported; use the model's safetensors directory instead."
@@ -103,25 +114,28 @@ def _rebuild_sentencepiece(metadata: Metadata, tokens: Sequence[str], source: st
         merge_scores,
         _added_tokens(pieces, types),
         unk_token=None if unknown is None else pieces[unknown],
-        add_space_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+        add_space_prefix=ConfigFields(metadata, source, _PREFIX).flag("add_space_prefix", True),
     )
     return serialize(tokenizer)
 
 
 def _array(metadata: Metadata, name: str, source: str, *, length: int | None = None) -> Sequence[Any]:
-    key = f"tokenizer.ggml.{name}"
+    key = f"{_PREFIX}{name}"
     if key not in metadata:
         raise CheckpointError(f"{source} has no {key}; the file carries no usable tokenizer, fetch another one.")
     array: Sequence[Any] = metadata[key]
+    in_words, types = _ENTRIES[name]
+    if not isinstance(array, list) or not types.issuperset(map(type, array)):
+        raise ConfigFields(metadata, source).damaged(key, f"an array of {in_words}")
     if length is not None and len(array) != length:
         raise CheckpointError(f"{source}: {key} has {len(array)} entries for {length} tokens; the file is damaged.")
     return array
 
 
-def _token_types(metadata: Metadata, tokens: Sequence[str], source: str) -> list[int]:
+def _token_types(metadata: Metadata, tokens: Sequence[str], source: str) -> Sequence[int]:
     if "tokenizer.ggml.token_type" not in metadata:
         return [TokenType.NORMAL] * len(tokens)
-    return [int(t) for t in _array(metadata, "token_type", source, length=len(tokens))]
+    return _array(metadata, "token_type", source, length=len(tokens))
 
 
 def _added_tokens(tokens: Sequence[str], types: Sequence[int]) -> list[AddedToken]:
@@ -135,13 +149,8 @@ def _added_tokens(tokens: Sequence[str], types: Sequence[int]) -> list[AddedToke
 
 
 def _token_id(metadata: Metadata, name: str, tokens: Sequence[str], source: str) -> int | None:
-    key = f"tokenizer.ggml.{name}_token_id"
-    if key not in metadata:
-        return None
-    token_id = int(metadata[key])
-    if token_id >= len(tokens):
-        raise CheckpointError(f"{source}: {key} is {token_id}, but the vocabulary has {len(tokens)} tokens.")
-    return token_id
+    fields = ConfigFields(metadata, source, _PREFIX)
+    return fields.optional_integer(f"{name}_token_id", minimum=0, maximum=len(tokens) - 1)
 
 
 def _named_tokens(metadata: Metadata, tokens: Sequence[str], source: str) -> dict[str, str]:
@@ -150,15 +159,17 @@ def _named_tokens(metadata: Metadata, tokens: Sequence[str], source: str) -> dic
     return {role: tokens[token_id] for role, token_id in ids.items() if token_id is not None}
 
 
-def _chat_templates(metadata: Metadata) -> dict[str, str]:
-    prefix = "tokenizer.chat_template"
-    named = {key.removeprefix(prefix + "."): text for key, text in metadata.items() if key.startswith(prefix + ".")}
-    return ({"default": metadata[prefix]} if prefix in metadata else {}) | named
+def _chat_templates(fields: ConfigFields) -> dict[str, str]:
+    """The one of the key itself is `default`, those of keys beginning with it are for special uses."""
+    key = "tokenizer.chat_template"
+    texts = {"default": fields.text(key)}
+    texts |= {name.removeprefix(f"{key}."): fields.text(name) for name in fields.names(f"{key}.")}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def _cached(metadata: Metadata, rebuild: Callable[[], bytes]) -> bytes:
     """What `rebuild` makes, from the cache directory if it is there, whole. A cache that cannot be used is done without."""
-    own = {key: value for key, value in sorted(metadata.items()) if key.startswith("tokenizer.ggml.")}
+    own = {key: value for key, value in sorted(metadata.items()) if key.startswith(_PREFIX)}
     name = hashlib.sha256(msgspec.msgpack.encode([_REBUILD_VERSION, own])).hexdigest()
     try:
         path = cache_dir() / "tokenizers" / name

@@ -44,22 +44,37 @@ def resolve_model(reference: str, *, with_weights: bool = True) -> ModelFiles:
     if reference in BUILTIN_MODELS:
         pulled = pull(reference)
         return _resolve_directory(pulled, reference, True) if pulled.is_dir() else GGUFModel(reference, pulled)
-    path = Path(reference).expanduser()
-    if path.is_file():
-        return _resolve_file(path)
-    if reference and path.is_dir():
-        return _resolve_directory(path, path.resolve().name, with_weights)
+    here = _find_here(reference, with_weights)
+    if here is not None:
+        return here
     # Imported here because it brings an HTTP stack, which the other kinds of reference never need.
     from quire.checkpoint.hub import fetch_repository, parse_repository
 
     repository = parse_repository(reference)
-    if repository is None or path.suffix == ".gguf":
+    if repository is None or reference.endswith(".gguf"):
         raise ModelNotFoundError(
             f"There is no model {reference!r}: it is neither a built-in name ({', '.join(BUILTIN_MODELS)}), nor a"
             " directory, nor a .gguf file, nor a Hugging Face repo id like org/name or org/name@revision."
         )
     directory = fetch_repository(repository, with_weights=with_weights)
     return _resolve_directory(directory, repository.id, with_weights)
+
+
+def _find_here(reference: str, with_weights: bool) -> ModelFiles | None:
+    """The model among the files of this machine, if it is there."""
+    try:
+        path = Path(reference).expanduser()
+        if path.is_file():
+            return _resolve_file(path)
+        if reference and path.is_dir():
+            return _resolve_directory(path, path.resolve().name, with_weights)
+        return None
+    except (OSError, RuntimeError, ValueError) as error:  # of pathlib: no permission, no such user, a name with a NUL
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ModelNotFoundError(
+            f"{reference!r} cannot be looked for among the files of this machine ({reason}); give a directory or a"
+            " .gguf file that you may read."
+        ) from error
 
 
 def _resolve_file(path: Path) -> GGUFModel:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -95,7 +95,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def _read_tokenizer_json(directory: Path) -> bytes:
     path = directory / "tokenizer.json"
     if path.exists():
-        return path.read_bytes()
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{path} could not be read: {error.strerror}; fetch the file again.") from error
     if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
         return _join_vocab_and_merges(directory)
     others = ", ".join(sorted(p.name for p in directory.glob("*.model"))) or "no other tokenizer file either"
@@ -107,10 +110,10 @@ def _read_tokenizer_json(directory: Path) -> bytes:
 
 def _join_vocab_and_merges(directory: Path) -> bytes:
     """GPT-2's and OPT's older pair of files as one tokenizer.json."""
-    ids = read_json(directory / "vocab.json")
+    ids = _read_ids(directory / "vocab.json")
     lines = _read_text(directory / "merges.txt").split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
-    added = read_json(directory / "added_tokens.json")
+    added = _read_ids(directory / "added_tokens.json")
     named = set(_special_tokens(read_json(directory / "special_tokens_map.json")).values())
     named |= set(_special_tokens(read_json(directory / "tokenizer_config.json")).values())
     special = {text: ids[text] for text in named if text in ids} | added
@@ -128,6 +131,20 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
         if name.endswith("_token") and isinstance(text, str):
             named[name] = text
     return named
+
+
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+"""What the tokenizers library takes for one."""
+
+
+def _read_ids(path: Path) -> dict[str, int]:
+    """Id by token; empty if there is no such file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, _TokenId])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} holds no token ids by token: {error}; fetch the file again.") from error
 
 
 class _NamedTemplate(msgspec.Struct):
@@ -156,5 +173,5 @@ def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is not UTF-8 text ({error}); fetch the file again.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} could not be read as UTF-8 text: {error}; fetch the file again.") from error

@@ -12,11 +12,15 @@ import tokenizers
 
 from quire.checkpoint.token_bytes import read_token_decoder
 from quire.checkpoint.tokenizer_files import TokenizerFiles
+from quire.core.host_memory import give_back_freed_memory
 from quire.errors import CheckpointError, InvalidRequestError
 
 LONG_TEXT = 4096
 """Characters from which on a text is encoded without the interpreter's lock, which only the library's call for batches gives up:
 megabytes take seconds, in which no other thread would run."""
+
+HUGE_TEXT = 2**20
+"""Characters from which on what encoding took, more than a hundred bytes for each, goes back to the system."""
 
 
 class Tokenizer:
@@ -115,19 +119,22 @@ class Tokenizer:
         """Token ids of many texts, nothing put in front."""
         for text in texts:
             _check_unicode(text)
-        with _panics_refused():
+        with _failures_refused():
             found = [encoded.ids for encoded in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
         for ids in found:
             self._check_surplus(ids)
         return found
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        with _panics_refused():
+        with _failures_refused():
             if len(text) > LONG_TEXT:
                 encoded = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
             else:
                 encoded = self._backend.encode(text, add_special_tokens=add_special_tokens)
         ids: list[int] = encoded.ids
+        if len(text) > HUGE_TEXT:
+            del encoded
+            give_back_freed_memory()
         return ids
 
     def truncate(self, ids: list[int], max_tokens: int) -> list[int]:
@@ -194,12 +201,12 @@ class Tokenizer:
 
 
 @contextmanager
-def _panics_refused() -> Iterator[None]:
-    """What a damaged tokenizer.json lets the library panic at is no Exception, and would end whoever asked."""
+def _failures_refused() -> Iterator[None]:
+    """What the library cannot do with a damaged tokenizer.json is a plain Exception, or a panic, which is not even that."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise InvalidRequestError(f"The model's tokenizer cannot encode the text: {error}.", field="prompt") from error
 

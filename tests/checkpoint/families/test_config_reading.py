@@ -187,6 +187,24 @@ def test_nonsense_is_named(base: dict[str, Any], fields: dict[str, object], mess
         read(base, **fields)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 10**6,
+        ["x" * 100] * 10**5,
+        {str(i): "x" * 100 for i in range(10**4)},
+        [[[["x" * 50] * 10] * 10] * 10] * 10,
+        10**4000,
+    ],
+    ids=["string", "list", "object", "nested", "number"],
+)
+@pytest.mark.parametrize("name", ["hidden_size", "quantization_config"])
+def test_a_long_value_is_shortened_in_a_message(name: str, value: object) -> None:
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=rf"config\.json: {name} is .*\.\.\.") as caught:
+        read(LLAMA, **{name: value})
+    assert len(str(caught.value)) < 400
+
+
 @pytest.mark.parametrize("base", EVERY_FAMILY)
 def test_a_missing_size_is_named(base: dict[str, Any]) -> None:
     sizes = [key for key in base if key not in ("architectures", "sliding_window", "head_dim", "intermediate_size")]

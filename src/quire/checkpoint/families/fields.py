@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -12,6 +13,12 @@ T = TypeVar("T")
 
 LARGEST_INTEGER = 2**31 - 1
 """No size in a real config comes near it; one beyond it is damage, and must not become an allocation."""
+
+LONGEST_VALUE = 200
+"""Characters of a value in a message; a damaged file can have one of megabytes."""
+_REPR = reprlib.Repr()
+_REPR.maxlevel = 2
+_REPR.maxstring = _REPR.maxother = LONGEST_VALUE
 
 
 class ConfigFields:
@@ -125,13 +132,17 @@ class ConfigFields:
 
     def damaged(self, name: str, expected: str) -> CheckpointError:
         return CheckpointError(
-            f"{self.source}: {self._prefix}{name} is {self._get(name)!r}, but it must be {expected}; fetch the file again."
+            f"{self.source}: {self._prefix}{name} is {self._shown(name)}, but it must be {expected}; fetch the file again."
         )
 
     def unsupported(self, name: str, supported: str) -> UnsupportedModelError:
         return UnsupportedModelError(
-            f"{self.source}: {self._prefix}{name} is {self._get(name)!r}, and quire supports {supported}."
+            f"{self.source}: {self._prefix}{name} is {self._shown(name)}, and quire supports {supported}."
         )
+
+    def _shown(self, name: str) -> str:
+        text = _REPR.repr(self._get(name))
+        return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
     def _get(self, name: str) -> Any:
         return self._values.get(self._prefix + name)

@@ -13,6 +13,8 @@ from quire.errors import CheckpointError
 
 MAX_NAME_BYTES = 65_535
 """The format's own limit on keys; tensor names are far shorter."""
+MAX_TABLE_BYTES = 2**27
+"""Where metadata and tensor table end at the latest; real ones take a tenth. A sparse file holds any length for nothing."""
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -22,13 +24,16 @@ class Cursor:
     """A position in a GGUF file.
 
     Every count and length is compared with the bytes left before anything of that size is read or made, so a
-    damaged length costs an error and no memory.
+    damaged length costs an error and no memory. Bytes beyond MAX_TABLE_BYTES count as not there.
     """
 
     def __init__(self, data: mmap.mmap, source: str) -> None:
         self.data = data
         self.source = source
         self.position = 0
+        self.end = min(len(data), MAX_TABLE_BYTES)
+        self.num_array_entries = 0
+        """Read so far, in all metadata."""
         self.subject = "the header"
         """What is being read, for messages: the header, a metadata key or a tensor."""
 
@@ -38,7 +43,7 @@ class Cursor:
     def take(self, num_bytes: int, what: str) -> int:
         """Step over `num_bytes` and return where they start."""
         start = self.position
-        left = len(self.data) - start
+        left = self.end - start
         if num_bytes > left:
             raise self.damaged(f"needs {num_bytes:,} bytes for {what} at byte {start:,}, where {left:,} are left")
         self.position = start + num_bytes
@@ -55,7 +60,7 @@ class Cursor:
     def count(self, what: str, *, min_bytes: int) -> int:
         """A number of things to come, each of at least `min_bytes`."""
         count = self.u64(f"the number of {what}")
-        left = len(self.data) - self.position
+        left = self.end - self.position
         if count * min_bytes > left:
             raise self.damaged(f"announces {count:,} {what}, which {left:,} bytes cannot hold")
         return count
@@ -77,13 +82,13 @@ class Cursor:
 
     def strings(self, count: int) -> list[str]:
         """A vocabulary has hundreds of thousands of strings: one tight loop, and one check of the outcome."""
-        data, position, size, unpack = self.data, self.position, len(self.data), _U64.unpack_from
+        data, position, end, unpack = self.data, self.position, self.end, _U64.unpack_from
         texts: list[str] = []
         try:
             for _ in range(count):
                 start = position + 8
                 position = start + unpack(data, position)[0]
-                if position > size:
+                if position > end:
                     raise self.damaged(f"has a string of {position - start:,} bytes at byte {start:,}, past the end")
                 texts.append(data[start:position].decode())
         except struct.error as error:

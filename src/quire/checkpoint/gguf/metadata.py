@@ -50,6 +50,10 @@ MIN_PAIR_BYTES = 8 + 4 + 1
 _MIN_ARRAY_BYTES = 4 + 8
 _MAX_DEPTH = 8
 """Arrays within arrays; no writer goes beyond two."""
+MAX_ARRAY_ENTRIES = 2**24
+"""Of all arrays of a file together; real files have a tenth. Each becomes a Python object, whatever it takes on disk."""
+ENTRIES_OF_AN_ARRAY = 64
+"""What an array within an array counts for, by the time and memory that an empty one takes."""
 
 
 def read_metadata(cursor: Cursor, num_pairs: int) -> dict[str, MetadataValue]:
@@ -87,11 +91,23 @@ def _read_array(cursor: Cursor, depth: int) -> list[Any]:
         raise cursor.damaged(f"nests arrays more than {_MAX_DEPTH} deep")
     value_type = _read_type(cursor)
     if value_type is ValueType.ARRAY:
-        count = cursor.count("arrays", min_bytes=_MIN_ARRAY_BYTES)
+        count = _count(cursor, "arrays", _MIN_ARRAY_BYTES, cost=ENTRIES_OF_AN_ARRAY)
         return [_read_array(cursor, depth + 1) for _ in range(count)]
     if value_type is ValueType.STRING:
-        return cursor.strings(cursor.count("strings", min_bytes=8))
-    return _read_numbers(cursor, value_type, cursor.count("numbers", min_bytes=_NUMBERS[value_type].itemsize))
+        return cursor.strings(_count(cursor, "strings", 8))
+    return _read_numbers(cursor, value_type, _count(cursor, "numbers", _NUMBERS[value_type].itemsize))
+
+
+def _count(cursor: Cursor, what: str, min_bytes: int, *, cost: int = 1) -> int:
+    """How many entries an array has, nothing being made for them yet."""
+    count = cursor.count(what, min_bytes=min_bytes)
+    cursor.num_array_entries += count * cost
+    if cursor.num_array_entries > MAX_ARRAY_ENTRIES:
+        raise cursor.damaged(
+            f"announces {count:,} {what}, where the arrays of a file may have {MAX_ARRAY_ENTRIES:,} entries in all,"
+            f" an array within an array counting for {ENTRIES_OF_AN_ARRAY}"
+        )
+    return count
 
 
 def _read_numbers(cursor: Cursor, value_type: ValueType, count: int) -> list[Any]:

@@ -8,6 +8,7 @@ also allows big-endian files, which quire refuses.
 from __future__ import annotations
 
 import math
+import reprlib
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +109,8 @@ class GGUFFile:
         num_parts = metadata.get("split.count", 1)
         if num_parts not in (0, 1):
             raise UnsupportedModelError(
-                f"{self.path} is one of {num_parts} parts (split.count); join them with llama-gguf-split --merge."
+                f"{self.path} is one of {reprlib.repr(num_parts)} parts (split.count); join them with"
+                " llama-gguf-split --merge."
             )
         return metadata, read_tensor_table(cursor, num_tensors, metadata)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -72,7 +73,7 @@ def _place(
 def _alignment(cursor: Cursor, metadata: Mapping[str, MetadataValue]) -> int:
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment.bit_count() != 1:
-        raise cursor.damaged(f"is {alignment!r}, where a power of two is needed")
+        raise cursor.damaged(f"is {reprlib.repr(alignment)}, where a power of two is needed")
     return alignment
 
 
