@@ -73,6 +73,12 @@ def test_damaged_modules_are_named(content: str, tmp_path: Path) -> None:
         read_pooling(tmp_path, DEFAULT)
 
 
+def test_modules_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "modules.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"modules\.json could not be read: Is a directory"):
+        read_pooling(tmp_path, DEFAULT)
+
+
 @pytest.mark.parametrize("path", ["../outside", "/etc", "a\0b"])
 def test_a_path_out_of_the_model_is_refused(path: str, tmp_path: Path) -> None:
     save_sentence_transformer(tmp_path, mode="mean_tokens", normalize=True, max_tokens=128)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ def read(directory: Path, **files: Any) -> TokenizerFiles:
 
 def test_special_tokens_are_texts_or_serialized_objects(tmp_path: Path) -> None:
     config = {"bos_token": {"content": "<s>", "lstrip": False}, "eos_token": "</s>", "pad_token": None, "add_token": 1}
-    files = read(tmp_path, tokenizer_config=config, special_tokens_map={"eos_token": "old", "unk_token": "<unk>"})
-    assert files.special_tokens == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    older = {"eos_token": "old", "unk_token": "<unk>", "pad_token": "<pad>"}
+    files = read(tmp_path, tokenizer_config=config, special_tokens_map=older)
+    assert files.special_tokens == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
     assert files.eos_token_ids == (3,)
     assert files.add_bos is None
 
@@ -51,6 +53,19 @@ def test_templates_for_special_uses_keep_their_names(tmp_path: Path) -> None:
 def test_damaged_json_names_the_file(tmp_path: Path, content: str) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json"):
         read(tmp_path, tokenizer_config=content)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config", "special_tokens_map"])
+def test_a_special_token_that_is_no_text_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CheckpointError, match="half of a surrogate pair in its bos_token"):
+        read(tmp_path, **{name: {"bos_token": {"content": "\ud800"}}})
+
+
+@pytest.mark.parametrize("added", [{}, [{"id": "x", "content": "y"}], [{"content": "y"}]])
+def test_added_tokens_of_other_types_are_damage(tmp_path: Path, added: Any) -> None:
+    files = replace(read(tmp_path), tokenizer_json=json.dumps({"added_tokens": added}).encode())
+    with pytest.raises(CheckpointError, match=r"could not be read: .*fetch the model again"):
+        files.end_token_ids()
 
 
 @pytest.mark.parametrize("templates", [[{"name": "default"}], ["x"], [{"name": 1, "template": "t"}]])

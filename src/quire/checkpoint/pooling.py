@@ -65,6 +65,8 @@ def _read_modules(path: Path) -> list[_Module]:
         return msgspec.json.decode(path.read_bytes(), type=list[_Module])
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise CheckpointError(f"{path} could not be read: {error.strerror}; fetch the file again.") from error
     except msgspec.MsgspecError as error:
         raise CheckpointError(f"{path} is not a list of modules: {error}; fetch the file again.") from error
 

@@ -38,8 +38,13 @@ class TokenizerFiles:
         return self.chat_templates.get("default")
 
     def added_tokens(self) -> dict[int, str]:
-        """The ids of tokens that text names literally, and their texts."""
-        added = msgspec.json.decode(self.tokenizer_json, type=_AddedTokens).added_tokens
+        """The ids of tokens that text names literally, and their texts. Raises CheckpointError."""
+        try:
+            added = msgspec.json.decode(self.tokenizer_json, type=_AddedTokens).added_tokens
+        except msgspec.MsgspecError as error:
+            raise CheckpointError(
+                f"The tokenizer of {self.source} could not be read: {error}; fetch the model again."
+            ) from error
         return {token.id: token.content for token in added}
 
     def end_token_ids(self) -> tuple[int, ...]:
@@ -65,8 +70,7 @@ class _AddedTokens(msgspec.Struct):
 def read_tokenizer_files(directory: Path, model_vocab_size: int, eos_token_ids: tuple[int, ...]) -> TokenizerFiles:
     """The tokenizer in a model directory. Raises CheckpointError naming what is missing or damaged."""
     config = read_json(directory / "tokenizer_config.json")
-    special_tokens = _special_tokens(read_json(directory / "special_tokens_map.json"))
-    special_tokens.update(_special_tokens(config))
+    special_tokens = _special_tokens(directory, config)
     add_bos = config.get("add_bos_token")
     return TokenizerFiles(
         source=str(directory),
@@ -114,8 +118,7 @@ def _join_vocab_and_merges(directory: Path) -> bytes:
     lines = _read_text(directory / "merges.txt").split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
     added = _read_ids(directory / "added_tokens.json")
-    named = set(_special_tokens(read_json(directory / "special_tokens_map.json")).values())
-    named |= set(_special_tokens(read_json(directory / "tokenizer_config.json")).values())
+    named = set(_special_tokens(directory, read_json(directory / "tokenizer_config.json")).values())
     special = {text: ids[text] for text in named if text in ids} | added
     tokenizer = byte_level_tokenizer_json(
         "gpt-2", ids, merges, [(token_id, text, True) for text, token_id in sorted(special.items(), key=lambda t: t[1])]
@@ -123,13 +126,19 @@ def _join_vocab_and_merges(directory: Path) -> bytes:
     return serialize(tokenizer)
 
 
-def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """The `*_token` entries, which are texts or serialized AddedTokens."""
+def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """The `*_token` entries, texts or serialized AddedTokens: of special_tokens_map.json, then of tokenizer_config.json."""
     named = {}
-    for name, value in config.items():
+    for name, value in (*read_json(directory / "special_tokens_map.json").items(), *config.items()):
         text = value.get("content") if isinstance(value, dict) else value
         if name.endswith("_token") and isinstance(text, str):
             named[name] = text
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise CheckpointError(
+                    f"The tokenizer of {directory} has half of a surrogate pair in its {name}; fetch the files again."
+                ) from error
     return named
 
 
