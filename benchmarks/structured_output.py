@@ -170,9 +170,9 @@ def run_cost(llm: LLM, batch: int, num_tokens: int = 100) -> None:
         params = SamplingParams(
             temperature=0.8, seed=3, max_tokens=num_tokens, ignore_eos=wanted is None, structured_outputs=wanted
         )
-        start, steps = time.perf_counter(), llm._engine.client.engine.num_steps
+        start, steps = time.perf_counter(), llm._engine.client.engine.steps.num_steps
         llm.generate(prompts, params, use_tqdm=False)
-        seconds, steps = time.perf_counter() - start, llm._engine.client.engine.num_steps - steps
+        seconds, steps = time.perf_counter() - start, llm._engine.client.engine.steps.num_steps - steps
         parts = ", ".join(
             f"{name} {1e3 * value / steps:.3f} ms ({value / seconds:.2%})" for name, value in spent.items()
         )

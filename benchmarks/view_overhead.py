@@ -48,7 +48,7 @@ def make_engine(args: argparse.Namespace) -> Engine:
 def run(args: argparse.Namespace, watched: bool) -> dict[str, float]:
     engine = make_engine(args)
     view = engine.view
-    view.set_watching(b"watcher", watched)
+    view.set_watching(1, watched)
     encoder = msgspec.msgpack.Encoder()
     num_updates = num_bytes = num_steps = 0
     spent = 0.0

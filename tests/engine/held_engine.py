@@ -13,11 +13,11 @@ PATIENCE_S = 30.0
 def hold_after(connection: LocalEngine, num_steps: int) -> threading.Event:
     """Once it has done so many more steps the engine stands still until something is asked of it, or the event is set."""
     engine = connection._engine.client.engine
-    last_step = engine.num_steps + num_steps
+    last_step = engine.steps.num_steps + num_steps
     may_go_on = threading.Event()
 
     def wait() -> None:
-        if engine.num_steps >= last_step:
+        if engine.steps.num_steps >= last_step:
             deadline = time.monotonic() + PATIENCE_S
             while connection._commands.empty() and not may_go_on.wait(0.001):
                 assert time.monotonic() < deadline, "nobody came for the engine that is held"

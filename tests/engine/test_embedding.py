@@ -187,7 +187,7 @@ def test_vectors_that_are_not_finite_are_an_error_of_their_text(
 ) -> None:
     """In float16 a real model may overflow; here one text does."""
     with LLM(str(tiny_bert), num_threads=1, enforce_eager=True) as llm:
-        worker = llm._engine.client.engine._executor._worker
+        worker = llm._engine.client.engine.steps.executor._worker
         assert isinstance(worker, EncodeWorker)
         forward = worker._model.forward
 

@@ -79,7 +79,7 @@ def test_a_failed_step_kills_the_engine_with_its_reason(
     def fail(plan: EncodePlan) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(engine._executor, "submit", fail)
+    monkeypatch.setattr(engine.steps.executor, "submit", fail)
     request = texts(launched, "a")[0]
     launched.client.add_request(request)
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_a_failed_step_kills_the_engine_with_its_reason(
 
 def test_those_who_watch_see_steps_and_texts(launched: LaunchedEngine) -> None:
     engine = launched.client.engine
-    engine.view.set_watching(b"somebody", True)
+    engine.view.set_watching(1, True)
     for request in texts(launched, "cat" * 9, "cat", "cat"):
         launched.client.add_request(request)
     waiting = engine.view.take(now=1.0)
@@ -107,6 +107,17 @@ def test_those_who_watch_see_steps_and_texts(launched: LaunchedEngine) -> None:
     stats = collect_stats(engine)
     assert stats.num_prompt_tokens == stats.step_tokens.total == 33
     assert (stats.num_blocks, stats.kv_cache_usage, stats.num_generation_tokens) == (0, 0.0, 0)
+
+
+def test_a_busy_encoder_shows_itself_in_each_step(launched: LaunchedEngine) -> None:
+    engine, shown = launched.client.engine, []
+    engine.view.while_computing = lambda: shown.append(engine.steps.num_steps)
+    for request in texts(
+        launched, *["a text that takes most of the budget of one step"] * 6, truncate_prompt_tokens=30
+    ):
+        launched.client.add_request(request)
+    run(launched.client)
+    assert shown == list(range(6))
 
 
 def test_what_was_decided(launched: LaunchedEngine) -> None:

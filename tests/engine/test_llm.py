@@ -236,7 +236,7 @@ def test_ctrl_c_leaves_the_engine_usable(llm: LLM, where: str, monkeypatch: pyte
     """Wherever it comes: the step is finished first, then the requests are gone."""
     expected = llm.generate(PROMPT, greedy(), use_tqdm=False)[0].outputs[0].token_ids
     engine = llm._engine.client.engine
-    owner = engine._executor if where in ("submit", "collect") else engine.scheduler
+    owner = engine.steps.executor if where in ("submit", "collect") else engine.scheduler
     method, num_calls = getattr(owner, where), 0
 
     def interrupted(*args: Any) -> Any:
@@ -246,7 +246,7 @@ def test_ctrl_c_leaves_the_engine_usable(llm: LLM, where: str, monkeypatch: pyte
             signal.raise_signal(signal.SIGINT)
         result = method(*args)
         if num_calls == 3:
-            num_steps.append(engine.num_steps)
+            num_steps.append(engine.steps.num_steps)
         return result
 
     num_steps: list[int] = []
@@ -254,7 +254,7 @@ def test_ctrl_c_leaves_the_engine_usable(llm: LLM, where: str, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         llm.generate([PROMPT] * 8, greedy(max_tokens=400), use_tqdm=False)
     assert num_steps, "the call that was interrupted came to its end"
-    assert engine.num_steps <= num_steps[0] + 1
+    assert engine.steps.num_steps <= num_steps[0] + 1
     monkeypatch.undo()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert llm.generate(PROMPT, greedy(), use_tqdm=False)[0].outputs[0].token_ids == expected
@@ -266,7 +266,7 @@ def test_a_second_ctrl_c_does_not_wait(llm: LLM, monkeypatch: pytest.MonkeyPatch
         signal.raise_signal(signal.SIGINT)
         pytest.fail("the second one waited too")
 
-    monkeypatch.setattr(llm._engine.client.engine._executor, "collect", stuck)
+    monkeypatch.setattr(llm._engine.client.engine.steps.executor, "collect", stuck)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(PROMPT, greedy(), use_tqdm=False)
 

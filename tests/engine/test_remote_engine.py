@@ -119,7 +119,7 @@ def test_leaving_a_stream_frees_its_blocks(tiny_llama: Path, tmp_path: Path) -> 
         left = threading.Event()
 
         def stay_unfinished() -> None:
-            if service._engine.num_steps >= 2:
+            if service._engine.steps.num_steps >= 2:
                 left.wait(PATIENCE_MS / 1000)
 
         service._engine.view.while_computing = stay_unfinished
@@ -214,7 +214,7 @@ def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, t
         let_go = threading.Event()
 
         def stop_after_the_first() -> None:
-            if service._engine.num_steps:
+            if service._engine.steps.num_steps:
                 let_go.wait()
 
         service._engine.view.while_computing = stop_after_the_first
@@ -240,7 +240,7 @@ def test_what_came_while_a_client_did_not_run_is_read_before_its_engine_is_given
         step, receive, stall, num_receives = engine.step, connection._link.receive, threading.Event(), [0]
 
         def step_held() -> Any:
-            assert engine.num_steps != 2 or may_go_on.wait(30)
+            assert engine.steps.num_steps != 2 or may_go_on.wait(30)
             return step()
 
         def receive_late() -> Received:

@@ -45,7 +45,7 @@ def test_totals_are_what_was_asked_for() -> None:
     last = run(engine)[-1]
     assert last.num_prompt_tokens == 20 + 10
     assert last.num_generation_tokens == 5 + 3 * 4
-    assert last.num_steps == engine.num_steps == sum(last.step_tokens.counts)
+    assert last.num_steps == engine.steps.num_steps == sum(last.step_tokens.counts)
     assert (last.num_running, last.num_waiting, last.num_held_blocks) == (0, 0, 0)
     engine.add_request(request("again", list(range(20)), 5))
     again = run(engine)[-1]

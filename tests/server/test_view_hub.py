@@ -96,7 +96,7 @@ def check_against_truth(specs: tuple[KVSpec, ...], seed: int) -> set[str]:
     """Drive a random engine; after every update the mirror must show it as it is. Returns what was met."""
     watched = Watched(specs, seed)
     mirror = EngineMirror()
-    watched.view.set_watching(b"one", True)
+    watched.view.set_watching(1, True)
     met: set[str] = set()
     for _ in range(150):
         watched.act()
@@ -133,7 +133,7 @@ def test_nothing_is_taken_for_nobody_nor_twice_nor_too_early() -> None:
     watched.harness.add(make_sequence(0, 5, 20))
     watched.step()
     assert watched.view.take(1.0) is None
-    watched.view.set_watching(b"one", True)
+    watched.view.set_watching(1, True)
     first = watched.view.take(2.0)
     assert first is not None
     assert first.layout is not None
@@ -143,27 +143,27 @@ def test_nothing_is_taken_for_nobody_nor_twice_nor_too_early() -> None:
     second = watched.view.take(4.0)
     assert second is not None
     assert second.layout is None
-    watched.view.set_watching(b"one", False)
+    watched.view.set_watching(1, False)
     watched.step()
     assert watched.view.take(5.0) is None
-    assert not watched.view.watched
+    assert not watched.view.watchers
 
 
 def test_a_second_watcher_makes_the_next_update_start_over() -> None:
     watched = Watched((FULL,), 0)
-    watched.view.set_watching(b"one", True)
+    watched.view.set_watching(1, True)
     assert watched.view.take(1.0) is not None
-    watched.view.set_watching(b"two", True)
+    watched.view.set_watching(2, True)
     update = watched.view.take(2.0)
     assert update is not None
     assert update.layout is not None
-    watched.view.set_watching(b"one", False)
-    assert watched.view.watched
+    watched.view.set_watching(1, False)
+    assert watched.view.watchers
 
 
 def test_steps_count_prefill_and_decode() -> None:
     watched = Watched((FULL,), 0)
-    watched.view.set_watching(b"one", True)
+    watched.view.set_watching(1, True)
     harness = watched.harness
     harness.add(make_sequence(0, 30, 20), make_sequence(1, 3, 20))
     for end in (1.0, 2.0, 3.0):
@@ -206,7 +206,7 @@ def test_watchers_share_a_subscription_and_a_slow_one_gets_the_newest_state() ->
         assert engine.num_subscriptions == 1
         listener = engine.listener
         assert listener is not None
-        watched.view.set_watching(b"hub", True)
+        watched.view.set_watching(1, True)
         mirror = EngineMirror()
         for _ in range(20):
             listener(make_update(watched))
@@ -249,7 +249,7 @@ def test_updates_before_the_first_layout_are_left_out() -> None:
         watcher = hub.join()
         listener = engine.listener
         assert listener is not None
-        watched.view.set_watching(b"hub", True)
+        watched.view.set_watching(1, True)
         first = make_update(watched)
         listener(make_update(watched))
         listener(first)

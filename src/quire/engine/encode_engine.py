@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
 
-from quire.core.embedding import EmbeddingDelta, EmbeddingRequest, EncodePlan, EncodeResult, Vectors
+from quire.core.embedding import EmbeddingDelta, EmbeddingRequest, Vectors
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import Sequence
-from quire.core.stats import StepTokens
 from quire.core.wire import Delta
+from quire.engine.step_queue import StepQueue
 from quire.engine.view import EngineView
-from quire.errors import EngineDeadError
 from quire.scheduler.encode_scheduler import EncodeScheduler
 from quire.worker.executor import EncodeExecutor
 
@@ -25,19 +23,14 @@ class EncodeEngine:
 
     def __init__(self, scheduler: EncodeScheduler, executor: EncodeExecutor, num_steps_in_flight: int = 1) -> None:
         self.scheduler = scheduler
-        self._executor = executor
-        self._num_steps_in_flight = num_steps_in_flight
+        self.steps = StepQueue(executor, num_steps_in_flight)
         self._texts: dict[str, Sequence] = {}
         self._seq_ids = itertools.count()
-        self._in_flight: deque[EncodePlan] = deque()
-        self._death: str | None = None
-        self.num_steps = 0
-        self.step_tokens = StepTokens()
         self.view = EngineView(scheduler)
 
     def add_request(self, request: Request | EmbeddingRequest) -> None:
         """Queue a request for the next step."""
-        self._check_alive()
+        self.steps.check_alive()
         assert isinstance(request, EmbeddingRequest), "InputProcessor lets no other request through"
         sequence = Sequence(
             seq_id=next(self._seq_ids),
@@ -64,7 +57,7 @@ class EncodeEngine:
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._in_flight or self._texts)
+        return bool(self._texts or self.steps)
 
     def has_request(self, request_id: str) -> bool:
         """Whether it waits or is being computed."""
@@ -72,18 +65,13 @@ class EncodeEngine:
 
     def step(self) -> list[Delta]:
         """Compute the next texts; returns what the clients should hear."""
-        self._check_alive()
+        self.steps.check_alive()
         start_time = time.monotonic()
-        try:
-            self._plan()
-            if not self._in_flight:
-                return []
-            plan, result = self._execute()
-        except Exception as error:
-            # After a failed step the state of compute is unknown: nothing may continue on it.
-            self._death = f"a step failed with {type(error).__name__}: {error}"
-            self._in_flight.clear()
-            raise EngineDeadError(f"The engine stopped because {self._death}.") from error
+        self.steps.fill(self.scheduler.plan)
+        if not self.steps:
+            return []
+        self.view.while_computing()
+        plan, result = self.steps.take()
         texts = self.scheduler.commit(plan, result)
         self.view.note_texts(plan, start_time, time.monotonic())
         return [self._reply(sequence, vectors) for sequence, vectors in texts]
@@ -93,24 +81,7 @@ class EncodeEngine:
         return True
 
     def shutdown(self) -> None:
-        self._death = self._death or "it was shut down"
-        self._executor.shutdown()
-
-    def _plan(self) -> None:
-        """Fill the queue of steps in flight."""
-        while len(self._in_flight) < self._num_steps_in_flight:
-            plan = self.scheduler.plan()
-            if plan is None:
-                return
-            self._in_flight.append(plan)
-            self._executor.submit(plan)
-
-    def _execute(self) -> tuple[EncodePlan, EncodeResult]:
-        result = self._executor.collect()
-        plan = self._in_flight.popleft()
-        self.num_steps += 1
-        self.step_tokens.add(plan.num_tokens)
-        return plan, result
+        self.steps.shutdown()
 
     def _reply(self, sequence: Sequence, vectors: Vectors | str) -> EmbeddingDelta:
         self._texts.pop(sequence.request_id, None)
@@ -120,7 +91,3 @@ class EncodeEngine:
         else:
             delta.error = vectors
         return delta
-
-    def _check_alive(self) -> None:
-        if self._death is not None:
-            raise EngineDeadError(f"The engine stopped because {self._death}.")

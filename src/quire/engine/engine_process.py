@@ -99,7 +99,6 @@ class EngineService:
         self._owners: dict[str, int] = {}
         self._inbound: Frames[ToEngine] = Frames(ToEngine)
         self._outbound: Frames[FromEngine] = Frames(FromEngine)
-        self._watchers: frozenset[int] = frozenset()
         engine.view.while_computing = self._show_view
         self._stats_time = 0.0
         self.num_bad_frames = 0
@@ -151,8 +150,7 @@ class EngineService:
             case ResetPrefixCache(client, call_id):
                 self._send(client, CallAnswer(call_id, self._engine.reset_prefix_cache()))
             case Watch(client, enabled):
-                self._watchers = self._watchers | {client} if enabled else self._watchers - {client}
-                self._engine.view.set_watching(str(client).encode(), enabled)
+                self._engine.view.set_watching(client, enabled)
 
     def _add(self, client: int, request: Request | EmbeddingRequest) -> None:
         request_id = request.request_id
@@ -237,7 +235,7 @@ class EngineService:
         update = self._engine.view.take(time.monotonic())
         if update is not None:
             message = ViewMessage(update)
-            for watcher in self._watchers:
+            for watcher in self._engine.view.watchers:
                 self._send(watcher, message)
 
 

@@ -56,7 +56,8 @@ class EngineView:
         self._scheduler = scheduler
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS_KEPT)
         self._num_steps = 0
-        self._watchers: set[bytes] = set()
+        self.watchers: set[int] = set()
+        """The API processes in which somebody looks; to be read only."""
         self._starts_over = True
         self._next_time = 0.0
         self._last_mark: tuple[int, ...] = ()
@@ -64,16 +65,12 @@ class EngineView:
         self._sent_states = np.empty(0, np.uint8)
         self._sent_tables: dict[int, SentTables] = {}
 
-    @property
-    def watched(self) -> bool:
-        return bool(self._watchers)
-
-    def set_watching(self, watcher: bytes, enabled: bool) -> None:
-        """A watcher (an API process) comes or goes. For a new one the next update starts over, with the layout."""
+    def set_watching(self, watcher: int, enabled: bool) -> None:
+        """A watcher comes or goes. For a new one the next update starts over, with the layout."""
         if not enabled:
-            self._watchers.discard(watcher)
+            self.watchers.discard(watcher)
             return
-        self._watchers.add(watcher)
+        self.watchers.add(watcher)
         self._starts_over = True
         self._last_mark = ()
 
@@ -101,7 +98,7 @@ class EngineView:
 
         To be called in each step, and about every 0.2 s while the engine idles. `now` in monotonic seconds.
         """
-        if not self._watchers or now < self._next_time:
+        if not self.watchers or now < self._next_time:
             return None
         mark = self._mark()
         if mark == self._last_mark:
