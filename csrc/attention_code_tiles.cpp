@@ -148,7 +148,7 @@ private:
 #pragma GCC unroll 16
             for (int j = 0; j < LANES; ++j) std::memcpy(&most[j], most_[i + j], sizeof most[j]);
             Floats magnitude = (Floats)max_of_each(most);
-            store(factors_ + i, magnitude > 1e-30f ? LARGEST_BYTE / magnitude : Floats{});
+            store(factors_ + i, magnitude > LEAST_SCALE ? LARGEST_BYTE / magnitude : Floats{});
             store(scales_ + i, magnitude / LARGEST_BYTE);
         }
         for (int i = 0; i < group_.count; ++i) {

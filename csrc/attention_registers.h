@@ -16,9 +16,9 @@ constexpr int VECTORS = NUM_REGISTERS / 8;
 using Scores = float[QUERIES][KEYS];
 
 template <int MOST, typename Function>
-inline void in_groups(int first, int last, Function&& function) {
+inline void in_groups_to(int first, int last, Function&& function) {
     for (; first + MOST <= last; first += MOST) function(first, std::integral_constant<int, MOST>());
-    if constexpr (MOST > 1) in_groups<MOST - 1>(first, last, function);
+    if constexpr (MOST > 1) in_groups_to<MOST - 1>(first, last, function);
 }
 
 template <int MOST, typename Function>
@@ -147,7 +147,7 @@ struct InRegisters {
     InRegisters(const AttentionCall&, int) {}
 
     void meet(const AttentionCall& call, Queries& queries, int begin, int count, int64_t first, bool whole) {
-        in_groups<QUERIES>(begin, begin + count, [&](int n, auto N) { meet_in_registers<Type, N>(call, queries, n, first, whole, chunk, scores); });
+        in_groups_to<QUERIES>(begin, begin + count, [&](int n, auto N) { meet_in_registers<Type, N>(call, queries, n, first, whole, chunk, scores); });
     }
 
     static void keep_awake() {}

@@ -11,8 +11,7 @@ constexpr float LOG2_E = 1.44269504f;
 inline Floats exp_of_negative(Floats x) {
     constexpr float SMALLEST = -87.0f;
     Floats bounded = max(x, fill(SMALLEST));
-    // Adding and subtracting 1.5 * 2^23 rounds to an integer.
-    Floats n = multiply_add(bounded, fill(LOG2_E), fill(12582912.0f)) - 12582912.0f;
+    Floats n = multiply_add(bounded, fill(LOG2_E), fill(ROUNDS)) - ROUNDS;
     Floats r = multiply_add(n, fill(2.12194440e-4f), multiply_add(n, fill(-0.693359375f), bounded));
     Floats p = fill(1.0f / 5040);
     for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = multiply_add(p, r, fill(c));
@@ -59,7 +58,7 @@ inline Floats power_of_two(Floats x) {
 #endif
 }
 
-// 1 / x of numbers that are neither tiny nor huge, where a division would take most of the time: within 2^-14 of it, finer than bfloat16,
+// 1 / x of numbers that are neither tiny nor huge, where a division would take most of the time: within 2^-14 of it, finer than bfloat16.
 inline Floats rough_reciprocal(Floats x) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_maskz_rcp14_ps(0xffff, (__m512)x);
@@ -68,7 +67,7 @@ inline Floats rough_reciprocal(Floats x) {
 #endif
 }
 
-// and within a rounding or two.
+// The same within a rounding or two.
 inline Floats reciprocal(Floats x) {
 #if defined(__AVX512F__)
     Floats r = rough_reciprocal(x);

@@ -45,6 +45,8 @@ struct IntegerRows {
     int64_t row_bytes() const { return num_inputs + num_groups * (WORDS_OF_GROUP + num_pieces * WORDS_OF_PIECE) * 4; }
 
     static constexpr int WORDS_OF_GROUP = sizeof(Group<1>) / 4, WORDS_OF_PIECE = sizeof(Outliers<1>) / 4;
+    // GROUP_BYTES and PIECE_BYTES of kernels/native_linear.py, which makes the memory.
+    static_assert(sizeof(Group<1>) == 12 && sizeof(Outliers<1>) == 8);
 };
 
 // Where the parts of one row's group go: it is row `i` of `count`. Its own units are `step` apart; or, LISTED, runs of RUN neighbours.
@@ -193,7 +195,7 @@ inline void put_outlier(const T* from, int32_t top, float inverse, int64_t piece
 
 constexpr float NOT_FINITE = __builtin_nanf("");  // the scale of what has such a value, and with it the row's results
 
-inline float inverse_of(float scale) { return scale > 1e-30f ? 1.0f / scale : 0.0f; }  // below, it would overflow
+inline float inverse_of(float scale) { return scale > LEAST_SCALE ? 1.0f / scale : 0.0f; }
 
 // The codes of a group's values; returns their sum.
 template <bool LISTED, bool FIT, typename T>

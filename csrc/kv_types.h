@@ -24,8 +24,8 @@ inline float largest_factor(int count) {
     return factor < LARGEST_SHORT ? static_cast<float>(static_cast<int>(factor)) : LARGEST_SHORT;
 }
 
-// By what values up to `magnitude` become whole numbers up to `largest`. Magnitudes this small count as nothing.
-inline float to_whole(float magnitude, float largest) { return magnitude > 1e-30f ? largest / magnitude : 0.0f; }
+// By what values up to `magnitude` become whole numbers up to `largest`.
+inline float to_whole(float magnitude, float largest) { return magnitude > LEAST_SCALE ? largest / magnitude : 0.0f; }
 
 // Of a chunk's keys a query sees those from `oldest` to `newest`.
 struct Seen {

@@ -185,7 +185,7 @@ Linear choose(const QuantizedWeight& weight) {
     return weight.bits == 4 ? choose<4>(weight) : choose<8>(weight);
 }
 
-// One output's weights of one group: the codes of its inputs where `load_codes` finds them.
+// One output's weights, all of its groups.
 void dequantize_row(const QuantizedWeight& weight, int64_t index, float* y) {
     const uint8_t* panel = weight.panels + index / PANEL * weight.panel_bytes;
     const uint8_t* header = panel + weight.header_offset;

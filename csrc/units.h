@@ -5,6 +5,9 @@
 
 namespace quire::QUIRE_ISA {
 
+// What is scaled to whole numbers by less counts as nothing: the inverse would overflow.
+constexpr float LEAST_SCALE = 1e-30f;
+
 inline Ints load_units(const void* from) {
     Ints v;
     std::memcpy(&v, from, sizeof v);

@@ -102,6 +102,9 @@ inline void store(BFloat16* to, Floats first, Floats second) {
 #endif
 }
 
+// 1.5 * 2^23: added and subtracted, it rounds magnitudes below 2^22 to integers, for floats as large have no bits behind the point.
+constexpr float ROUNDS = 12582912.0f;
+
 // To nearest, ties to even; of magnitudes below 2^22.
 inline Ints to_nearest(Floats v) {
 #if defined(__AVX512F__)
@@ -111,7 +114,7 @@ inline Ints to_nearest(Floats v) {
 #elif defined(__aarch64__)
     return (Ints)vcvtnq_s32_f32((float32x4_t)v);
 #else
-    return __builtin_convertvector((v + 12582912.0f) - 12582912.0f, Ints);  // 1.5 * 2^23
+    return __builtin_convertvector((v + ROUNDS) - ROUNDS, Ints);
 #endif
 }
 
