@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from quire.config import EngineConfig, ServerConfig
 from quire.errors import InvalidRequestError
+from quire.server.reasoning.registry import REASONING_STYLES
+from quire.server.tools.registry import TOOL_FORMATS
 
 
 @pytest.mark.parametrize(
@@ -50,3 +54,12 @@ def test_a_servers_knob_of_another_kind(knob: str, value: Any, wanted: str) -> N
         ServerConfig(**{"api_key": ("key",), knob: value})
     assert str(refusal.value) == f"{knob} must be {wanted}."
     assert refusal.value.field == knob
+
+
+@pytest.mark.parametrize(
+    ("knob", "names"), [("tool_call_parser", set(TOOL_FORMATS)), ("reasoning_parser", set(REASONING_STYLES))]
+)
+def test_a_parsers_help_names_all_there_are(knob: str, names: set[str]) -> None:
+    """Written out, for the registries load more than a command's help should."""
+    (help_line,) = (field.metadata["help"] for field in fields(ServerConfig) if field.name == knob)
+    assert {"none", *names} <= set(re.findall(r"\w+", help_line))

@@ -1,4 +1,4 @@
-"""quire: an LLM inference engine that is fast on the machine you have and small enough to read.
+"""quire: an LLM inference engine that is fast on the machine you have and written to be read.
 
 Importing this imports no torch; the names below load what they need when first used.
 """
@@ -18,8 +18,10 @@ _EXPORTS = {
     "StructuredOutputs": "quire.core.structured_outputs",
     "PoolingParams": "quire.core.embedding",
     "BeamSearchParams": "quire.core.sampling_params",
+    "OutputKind": "quire.core.sampling_params",
     "RequestOutput": "quire.core.outputs",
     "CompletionOutput": "quire.core.outputs",
+    "QuireError": "quire.errors",
 }
 
 __all__ = ["__version__", *_EXPORTS]

@@ -75,11 +75,14 @@ def check_choices(config: Any) -> None:
             )
 
 
+MODEL_HELP = "built-in name, directory, .gguf file, or Hugging Face repo id[@revision] (default: smollm2)"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """What the user asked for. `None` and "auto" are resolved once, in `quire.plan.resolve`, each with its reason."""
 
-    model: str = knob("smollm2", "built-in name, directory, .gguf file, or Hugging Face repo id[@revision]")
+    model: str = knob("smollm2", MODEL_HELP)
     task: Task | Literal["auto"] = knob(
         "auto",
         "generate continues texts, embed makes vectors of them (auto: what the model was made for)",
@@ -95,7 +98,7 @@ class EngineConfig:
     )
     kv_cache_dtype: KVCacheDTypeChoice = knob(
         "auto",
-        "what keys and values are kept in: the model's dtype (auto), or codes of 8 bits (int8), of which twice as many fit",
+        "what keys and values are kept in: the model's dtype (auto), or codes of 8 bits (int8), of which almost twice as many fit",
         choices=get_args(KVCacheDTypeChoice),
     )
     max_model_len: int | None = knob(
@@ -108,7 +111,7 @@ class EngineConfig:
         "take the memory of all KV blocks at the start, not as they are first used, and large pages for what steps compute: a"
         " slower start, and no request waits for the system to find memory",
     )
-    memory_utilization: float = knob(0.8, "share of the free memory that weights and KV cache may take")
+    memory_utilization: float = knob(0.8, "share of the free memory that the process may take in all")
     max_num_batched_tokens: int = knob(
         512,
         "token budget of one step; longer prompts are computed in chunks (default: 512, of LLM 704)",
@@ -177,13 +180,22 @@ class ServerConfig:
     served_model_name: str | None = knob(None, "the model's name in the API (default: the model reference)")
     api_workers: int = knob(1, "API processes in front of the engine")
     api_key: tuple[str, ...] = knob((), "a key that clients must send; repeat for several (or QUIRE_API_KEY)")
-    allowed_host: tuple[str, ...] = knob((), "a Host header to accept beside this machine's own names; repeatable")
-    allowed_origin: tuple[str, ...] = knob((), "a web origin whose pages may call the API (CORS); repeatable")
-    enable_management: bool = knob(False, "serve the management routes (they need an API key)")
+    allowed_host: tuple[str, ...] = knob(
+        (), "a Host header to accept beside this machine's own names (*: any); repeatable"
+    )
+    allowed_origin: tuple[str, ...] = knob((), "a web origin whose pages may call the API (CORS; *: any); repeatable")
+    enable_management: bool = knob(False, "serve POST /reset_prefix_cache (needs an API key)")
     trust_request_chat_template: bool = knob(False, "let requests bring their own chat template")
     chat_template: str | None = knob(None, "a file with the chat template to use instead of the model's own")
-    tool_call_parser: str | None = knob(None, "how tool calls are written (default: read off the chat template)")
-    reasoning_parser: str | None = knob(None, "how reasoning is marked (default: read off the chat template)")
+    tool_call_parser: str | None = knob(
+        None,
+        "how tool calls are written: none, deepseek_v3_1, deepseek, mistral_args, mistral, hermes, pythonic or llama3_json"
+        " (default: read off the chat template)",
+    )
+    reasoning_parser: str | None = knob(
+        None,
+        "how reasoning is marked: none, think, command_a, magistral or seed (default: read off the chat template)",
+    )
     max_queued_requests: int = knob(1024, "unfinished requests, of each API process, from which on new ones get 429")
     max_client_requests: int = knob(256, "the same for one client (API key, or address)")
     max_body_size: int = knob(16 * 2**20, "largest request body in bytes; larger ones get 413")
@@ -230,7 +242,7 @@ class ServerConfig:
                 )
         if self.enable_management and not self.api_key:
             raise InvalidRequestError(
-                "enable_management needs an api_key: whoever reaches the port could stop the server otherwise.",
+                "enable_management needs an api_key: whoever reaches the port could empty the prefix cache otherwise.",
                 field="enable_management",
             )
         check_choices(self)

@@ -48,6 +48,11 @@ def test_wrong_usage_is_one_line_and_exit_code_2(quire: RunQuire, arguments: lis
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("arguments", [["plan", "--fast"], ["plan", "--context", "many"]])
+def test_wrong_usage_of_a_command_names_its_help(quire: RunQuire, arguments: list[str]) -> None:
+    assert "(see quire plan --help)" in quire(*arguments).stderr
+
+
 def test_an_error_is_one_line_and_exit_code_1(quire: RunQuire) -> None:
     result = quire("generate", "x", "--model", "no-such-model")
     assert result.returncode == 1

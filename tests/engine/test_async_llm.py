@@ -139,6 +139,27 @@ def test_leaving_early_frees_the_blocks(tiny_llama: Path, num_steps_in_flight: i
     run(tiny_llama, body, num_steps_in_flight=num_steps_in_flight)
 
 
+def test_a_chat_is_a_prompt_made_by_the_template(tiny_llama: Path) -> None:
+    async def body(llm: AsyncLLM) -> None:
+        messages = [{"role": "user", "content": "ab"}]
+        prompt = await llm.chat_prompt(messages, add_generation_prompt=False)
+        assert prompt != await llm.chat_prompt(messages)
+        asked = [output async for output in llm.chat(messages, greedy(), "mine", add_generation_prompt=False)][-1]
+        assert asked.request_id == "mine"
+        expected = [output async for output in llm.generate(prompt, greedy())][-1]
+        assert asked.outputs[0].token_ids == expected.outputs[0].token_ids
+
+        may_go_on = hold_after(connection_of(llm), 2)
+        answer = llm.chat(messages, greedy(max_tokens=400))
+        async for _ in answer:
+            break
+        await answer.aclose()
+        may_go_on.set()
+        await idle(llm)
+
+    run(tiny_llama, body)
+
+
 def test_abort_by_id_ends_the_stream(tiny_llama: Path) -> None:
     async def body(llm: AsyncLLM) -> None:
         may_go_on = hold_after(connection_of(llm), 2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.scheduler.simulated_worker import SimulatedWorker, expected_output
 
+from quire.cache.eviction import EVICTION_POLICIES
 from quire.cache.kv_cache_manager import KVCacheManager
 from quire.config import SchedulerConfig
 from quire.core.kv_layout import (
@@ -28,6 +29,7 @@ from quire.core.step import StepPlan
 from quire.errors import InvalidRequestError
 from quire.scheduler.fair_policy import FairPolicy
 from quire.scheduler.guarantees import MAX_PREEMPTIONS
+from quire.scheduler.policies import POLICIES
 from quire.scheduler.scheduler import RowUpdate, Scheduler
 
 FULL = FullAttentionSpec(1, 8)
@@ -48,8 +50,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         depth=st.integers(1, 3),
         budget=st.sampled_from([3, 8, 64, 1]),
         max_num_seqs=st.sampled_from([6, 4, 2, 1]),
-        policy=st.sampled_from(["fcfs", "priority", "fair"]),
-        eviction=st.sampled_from(["lru", "lfu"]),
+        policy=st.sampled_from(list(POLICIES)),
+        eviction=st.sampled_from(list(EVICTION_POLICIES)),
         chunked=st.booleans(),
         caching=st.sampled_from([True, True, True, False]),
         failures=st.sampled_from([False, False, False, True]),

@@ -1,4 +1,4 @@
-"""Measure how fast a model runs here. One warm-up comes before the timed repeats."""
+"""Measure how fast a model runs here, or how a server answers. One warm-up comes before timed repeats."""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ def main(argv: list[str] | None = None) -> int:
     args = argparse.Namespace(debug=False)
     _open_closed_streams()
     try:
-        args = make_parser(arguments).parse_args(arguments)
+        args, unknown = make_parser(arguments).parse_known_args(arguments)
+        if unknown:
+            args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         logging.basicConfig(format="%(message)s", stream=sys.stderr)
         logging.getLogger("quire").setLevel(logging.WARNING if args.quiet else logging.INFO)
         code = args.run(args)
@@ -147,7 +149,7 @@ def make_parser(arguments: list[str]) -> argparse.ArgumentParser:
         add_shared_flags(command_parser)
         if module is not None:
             module.add_arguments(command_parser)
-            command_parser.set_defaults(run=module.run)
+            command_parser.set_defaults(run=module.run, parser=command_parser)
     return parser
 
 

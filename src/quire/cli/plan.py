@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
-from quire.config import EngineConfig
+from quire.config import MODEL_HELP, EngineConfig
 from quire.errors import InvalidRequestError
 from quire.plan.backend import (
     check_kv_cache_dtype,
@@ -27,7 +27,7 @@ from quire.plan.sizes import parse_size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", default="smollm2", metavar="MODEL", help="as for --model elsewhere")
+    parser.add_argument("model", nargs="?", default="smollm2", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="full-length sequences at once (1)")
     parser.add_argument("--memory", metavar="SIZE", help="such as 8GiB (default: what the engine would take here)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quire.cli.config_flags import add_config_flags
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
-from quire.config import EngineConfig, ServerConfig
+from quire.config import MODEL_HELP, EngineConfig, ServerConfig
 from quire.errors import InvalidRequestError
 from quire.server.supervisor import serve
 
@@ -19,7 +19,7 @@ ENGINE_FLAGS = tuple(knob.name for knob in fields(EngineConfig) if knob.name != 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", default="smollm2", metavar="MODEL", help="as for quire generate")
+    parser.add_argument("model", nargs="?", default="smollm2", metavar="MODEL", help=MODEL_HELP)
     # An engine that computes nothing, to measure everything else.
     parser.add_argument("--executor", choices=("uniproc", "null"), default="uniproc", help=argparse.SUPPRESS)
     add_config_flags(parser, "server", ServerConfig, SERVER_FLAGS)

@@ -50,6 +50,12 @@ class RequestMetrics:
 
 @dataclass(slots=True)
 class RequestOutput:
+    """What a request has so far: its samples in `outputs`, one for each of `n`; with `finished` it is all there will be.
+
+    `prompt_logprobs` has an entry for each token of the prompt, None for the first. `num_cached_tokens`: of the prompt,
+    those whose KV was there already.
+    """
+
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]

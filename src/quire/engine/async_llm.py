@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -30,7 +31,11 @@ Result = TypeVar("Result")
 
 
 class AsyncLLM:
-    """Keyword arguments are the fields of `EngineConfig`; errors on construction are those of `LLM`."""
+    """A model ready to answer many requests at once, each an async generator of what it has so far.
+
+    Keyword arguments are the fields of `EngineConfig`; errors on construction are those of `LLM`. Outputs are cumulative
+    unless `SamplingParams.output_kind` says otherwise.
+    """
 
     def __init__(self, model: str = "smollm2", **config: Any) -> None:
         self._connection: EngineConnection = LocalEngine(launch(EngineConfig(model=model, **config)))
@@ -78,6 +83,26 @@ class AsyncLLM:
                 yield output
         finally:
             self._connection.drop(request.request_id, stream)
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        tenant: str = "",
+        **template: Any,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Stream the answer to a conversation, as `generate` does; other keyword arguments are those of `render_chat`."""
+        prompt = await self.chat_prompt(messages, **template)
+        answer = self.generate(
+            prompt, sampling_params, request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
+        )
+        async with aclosing(answer):
+            async for output in answer:
+                yield output
 
     async def encode(
         self,

@@ -45,7 +45,8 @@ class LLM:
     """A model ready to generate, in this process. Threads take turns; `AsyncLLM` is for many requests at once.
 
     Keyword arguments are the fields of `EngineConfig`; of `max_num_batched_tokens` the default is larger. Raises
-    ModelNotFoundError, CheckpointError, UnsupportedModelError or OutOfMemoryError, each naming what to change.
+    InvalidRequestError, ModelNotFoundError, DownloadError, CheckpointError, UnsupportedModelError or OutOfMemoryError
+    (all of them are QuireErrors, see `quire.errors`), each naming what to change.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class LLM:
         return self._engine.tokenizer
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks."""
+        """Forget all cached blocks; False, and nothing is forgotten, while a sequence runs."""
         with self._turn:
             return self._engine.client.engine.reset_prefix_cache()
 
