@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tqdm import tqdm
 
-from quire.bench.serve.comparison import Comparison, compare, read_server
+from quire.bench.serve.comparison import Comparison, compare, counts_of, read_server
 from quire.bench.serve.datasets import DatasetChoice, ServeWorkload, fit_to_context, make_workload
 from quire.bench.serve.load import CHAT_MARGIN, RequestForm, run_load
 from quire.bench.serve.result import Objectives, ServeResult
 from quire.bench.serve.traffic import Traffic
-from quire.bench.times import METRICS, Measurement
+from quire.bench.times import METRICS, Measurement, RequestTimes
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.client.address import RemoteError, ServerAddress
 from quire.client.discovery import find_model
@@ -24,8 +25,9 @@ from quire.engine.tokenizer import Tokenizer
 from quire.errors import QuireError
 
 WARMUP_TOKENS = 4
-SETTLE_S = 0.3
-"""What a server gets to count the last request, whose client was told of its end first."""
+SETTLE_S, SETTLE_LIMIT_S = 0.5, 10.0
+"""A server counts the last request after its client was told of the end: its counts have settled where this long nothing came, or, of
+the run, as soon as they are the client's; after the limit they are taken as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +93,13 @@ class ServeBench:
         arrivals = workload.arrivals or traffic.arrivals(len(bodies), seed)
         client = LoadClient(options.address, options.timeout_s)
         await self._warm_up(client, workload)
-        before = await self._server_metrics() if options.check_metrics else None
+        before = await self._settled_metrics() if options.check_metrics else None
         with tqdm(total=len(bodies), disable=not show_progress, unit="req", leave=False) as bar:
             run = await run_load(
                 client, self._form.path, bodies, num_input, arrivals, options.max_concurrency, bar.update
             )
         client.close()
-        comparisons = []
-        if before is not None:
-            comparisons = compare(Change(before, await self._server_metrics()), run.requests)
+        comparisons = [] if before is None else await self._compare(before, run.requests)
         result = ServeResult(
             Measurement(run.duration, run.requests),
             run.requests,
@@ -113,9 +113,22 @@ class ServeBench:
         )
         return ServeRun(result, comparisons, workload.num_cut)
 
-    async def _server_metrics(self) -> MetricsReading:
-        await asyncio.sleep(SETTLE_S)
-        return read_server(self._options.address)
+    async def _settled_metrics(self) -> MetricsReading:
+        until, reading = time.monotonic() + SETTLE_LIMIT_S, read_server(self._options.address)
+        while True:
+            await asyncio.sleep(SETTLE_S)
+            before, reading = reading, read_server(self._options.address)
+            if counts_of(before) == counts_of(reading) or time.monotonic() > until:
+                return reading
+
+    async def _compare(self, before: MetricsReading, requests: Sequence[RequestTimes]) -> list[Comparison]:
+        until = time.monotonic() + SETTLE_LIMIT_S
+        while True:
+            comparisons = compare(Change(before, read_server(self._options.address)), requests)
+            differ = any(one.is_count and one.server is not None and one.difference for one in comparisons)
+            if not differ or time.monotonic() > until:
+                return comparisons
+            await asyncio.sleep(SETTLE_S)
 
     def _workload(self, seed: int) -> ServeWorkload:
         workload = make_workload(replace(self._options.dataset, seed=seed), self._tokenizer)

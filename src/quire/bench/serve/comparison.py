@@ -14,6 +14,12 @@ from quire.client.address import ServerAddress
 from quire.client.server_metrics import Change, MetricsReading, read_metrics
 
 TOLERANCE = 0.05
+COUNTS = {
+    "prompt tokens": "prompt_tokens_total",
+    "output tokens": "generation_tokens_total",
+    "requests": "e2e_request_latency_seconds_count",
+}
+"""What is counted -> the server's name of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,10 @@ class Comparison:
         return abs(self.client - self.server) / larger if larger else 0.0
 
     @property
+    def is_count(self) -> bool:
+        return self.name in COUNTS
+
+    @property
     def agrees(self) -> bool:
         return self.difference <= TOLERANCE
 
@@ -46,6 +56,11 @@ def read_server(address: ServerAddress) -> MetricsReading:
         return read_metrics(http, address)
 
 
+def counts_of(reading: MetricsReading) -> list[float | None]:
+    """What of a reading grows with each request."""
+    return [reading.values.get(name) for name in COUNTS.values()]
+
+
 def compare(change: Change, requests: Sequence[RequestTimes]) -> list[Comparison]:
     """Counts and mean latencies of the completed requests. They can agree only if the server had no others."""
 
@@ -57,10 +72,13 @@ def compare(change: Change, requests: Sequence[RequestTimes]) -> list[Comparison
         return None if mean is None else 1000 * mean
 
     completed = [request for request in requests if not request.failed]
+    sums = {
+        "prompt tokens": sum(one.num_input_tokens for one in completed),
+        "output tokens": sum(one.num_output_tokens for one in completed),
+        "requests": len(completed),
+    }
     return [
-        Comparison("prompt tokens", sum(one.num_input_tokens for one in completed), grown("prompt_tokens_total")),
-        Comparison("output tokens", sum(one.num_output_tokens for one in completed), grown("generation_tokens_total")),
-        Comparison("requests", len(completed), grown("e2e_request_latency_seconds_count")),
+        *(Comparison(name, sums[name], grown(of_server)) for name, of_server in COUNTS.items()),
         Comparison("mean TTFT (ms)", _mean_ms([one.ttft for one in completed]), mean_ms("time_to_first_token_seconds")),
         Comparison("mean E2EL (ms)", _mean_ms([one.e2el for one in completed]), mean_ms("e2e_request_latency_seconds")),
     ]
