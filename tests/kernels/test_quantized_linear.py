@@ -31,7 +31,7 @@ from quire.kernels.panel_twin import fill_panels, layout_of
 from quire.kernels.panels import (
     PANEL,
     PanelLayout,
-    PanelWeight,
+    QuantizedPanels,
     can_follow,
     empty_panels,
     join_panels,
@@ -56,7 +56,7 @@ PIECE = 32
 """Neighbours one of which may have a second code."""
 
 
-def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> tuple[PanelWeight, torch.Tensor]:
+def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> tuple[QuantizedPanels, torch.Tensor]:
     """As panels and as floats."""
     rng = np.random.default_rng(seed)
     if name in ROUNDED:
@@ -66,7 +66,7 @@ def make_weight(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> 
 
 def make_rounded(
     rounding: Rounding, floats: np.ndarray, *, inputs_rotated: bool = False
-) -> tuple[PanelWeight, torch.Tensor]:
+) -> tuple[QuantizedPanels, torch.Tensor]:
     size = rounding.group_of(floats.shape[1])
     assert size is not None
     rows = round_rows(floats, rounding, size, inputs_rotated=inputs_rotated)
@@ -82,7 +82,7 @@ def make_rounded(
 
 def make_stored(
     name: str, num_outputs: int, num_blocks: int, rng: np.random.Generator, byte: int | None = None
-) -> tuple[PanelWeight, torch.Tensor]:
+) -> tuple[QuantizedPanels, torch.Tensor]:
     """Random bits, or the same `byte` everywhere, with scales of a sensible size."""
     block_type = TYPES[name]
     raw = rng.integers(0, 256, (num_outputs * num_blocks, block_type.num_bytes), dtype=np.uint8)
@@ -129,7 +129,11 @@ def half_way(x: torch.Tensor, layout: PanelLayout) -> torch.Tensor:
 
 
 def assert_close(
-    found: torch.Tensor, x: torch.Tensor, weight: PanelWeight, floats: torch.Tensor, bias: torch.Tensor | None = None
+    found: torch.Tensor,
+    x: torch.Tensor,
+    weight: QuantizedPanels,
+    floats: torch.Tensor,
+    bias: torch.Tensor | None = None,
 ) -> None:
     expected = rounded(x, weight.layout) @ floats.double().T
     if bias is not None:

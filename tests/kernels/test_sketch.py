@@ -17,10 +17,10 @@ from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, 
 from quire.kernels.native_sketch import FINE, Sketch, can_sketch, most_likely_by_sketch
 from quire.kernels.native_steps import most_likely
 from quire.kernels.panel_twin import fill_panels, layout_of
-from quire.kernels.panels import PANEL, PanelWeight, empty_panels
+from quire.kernels.panels import PANEL, QuantizedPanels, empty_panels
 from quire.kernels.recording import Arena
-from quire.quantization.few_bits import PanelTable
-from quire.quantization.panels import PanelsTable
+from quire.quantization.few_bits import QuantizedPanelsTable
+from quire.quantization.panels import DensePanelsTable
 from quire.quantization.rounding import round_rows
 from quire.quantization.sketch import PackedTable, sketch_in_parts
 
@@ -36,10 +36,10 @@ def make_table(kind: str, values: np.ndarray) -> PackedTable:
         rows = round_rows(values, ROUNDINGS[kind], size)
         weight = empty_panels(layout_of(rows, len(values)))
         fill_panels(weight.panels.stored, weight.layout, rows)
-        return PanelTable(weight, DType.FLOAT32)
+        return QuantizedPanelsTable(weight, DType.FLOAT32)
     dense = empty_dense(*values.shape, DType(kind))
     dense.memory.stored[: len(values), : values.shape[1]] = round_to(values, dense.dtype)
-    return PanelsTable(pack_(dense))
+    return DensePanelsTable(pack_(dense))
 
 
 def make_sketch(table: PackedTable) -> Sketch:
@@ -56,9 +56,9 @@ def activations(table: PackedTable, values: np.ndarray) -> Array:
 
 def all_logits(x: Array, table: PackedTable, instruction_set: str | None = None) -> Array:
     weight = table.weight
-    num_outputs = weight.layout.num_outputs if isinstance(weight, PanelWeight) else weight.num_outputs
+    num_outputs = weight.layout.num_outputs if isinstance(weight, QuantizedPanels) else weight.num_outputs
     output = Array(np.empty((len(x), num_outputs), np.float32), DType.FLOAT32)
-    if isinstance(weight, PanelWeight):
+    if isinstance(weight, QuantizedPanels):
         return quantized_linear(x, weight, output=output, instruction_set=instruction_set)
     return dense_linear(x, weight, output=output, instruction_set=instruction_set)
 
@@ -154,8 +154,8 @@ def test_no_logit_is_further_from_its_estimate_than_the_bound(
 ) -> None:
     rng = np.random.default_rng(seed)
     table = make_table(kind, values_like_a_models(rng, 200, width))
-    if isinstance(table.weight, PanelWeight):
-        table = PanelTable(table.weight, table_dtype)
+    if isinstance(table.weight, QuantizedPanels):
+        table = QuantizedPanelsTable(table.weight, table_dtype)
     sketch = make_sketch(table)
     x = activations(table, values_like_a_models(rng, 3, width))
     apart, of_lacks, of_rows = apart_and_bounds(x, table, sketch, instruction_set)

@@ -16,7 +16,7 @@ from quire.core.quantization import ROUNDINGS
 from quire.kernels import native
 from quire.kernels.native_linear import dense_linear, quantized_linear
 from quire.kernels.native_module import module
-from quire.kernels.panels import PanelWeight
+from quire.kernels.panels import QuantizedPanels
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -31,7 +31,7 @@ def in_stretches(num_rows: int, row_bytes: int, num_inputs: int, num_outputs: in
     return bool(kept > 0)
 
 
-def rotated_weight(num_outputs: int, num_inputs: int) -> tuple[PanelWeight, torch.Tensor]:
+def rotated_weight(num_outputs: int, num_inputs: int) -> tuple[QuantizedPanels, torch.Tensor]:
     floats = np.random.default_rng(num_inputs).normal(0, 0.5, (num_outputs, num_inputs)).astype(np.float32)
     return make_rounded(ROUNDINGS["int8"], floats)
 

@@ -18,7 +18,7 @@ from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels
-from quire.kernels.panels import PanelWeight
+from quire.kernels.panels import QuantizedPanels
 from quire.kernels.select import select_ops
 from quire.models.registry import load_model
 from quire.quantization.few_bits import Rounded, Segment
@@ -80,12 +80,12 @@ def test_the_weights_that_rounding_leaves_are_those_the_config_counts(
     class Counted(Rounded):
         def load(self, parts: Sequence[StoredWeight], dtype: DType) -> list[Segment]:
             weight = super().load(parts, dtype)
-            self.count(parts[0], all(isinstance(segment.weight, PanelWeight) for segment in weight))
+            self.count(parts[0], all(isinstance(segment.weight, QuantizedPanels) for segment in weight))
             return weight
 
-        def load_table_weight(self, part: StoredWeight, dtype: DType) -> PanelWeight | DensePanels:
+        def load_table_weight(self, part: StoredWeight, dtype: DType) -> QuantizedPanels | DensePanels:
             weight = super().load_table_weight(part, dtype)
-            self.count(part, isinstance(weight, PanelWeight))
+            self.count(part, isinstance(weight, QuantizedPanels))
             return weight
 
         def count(self, part: StoredWeight, rounded: bool) -> None:

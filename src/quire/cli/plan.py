@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
 from quire.config import MODEL_HELP, EngineConfig
 from quire.errors import InvalidRequestError
-from quire.plan.backend import (
-    check_kv_cache_dtype,
-    check_quantization,
-    choose_backend,
-    choose_block_size,
-    choose_quantization,
-    runs_native,
-)
-from quire.plan.dtype import choose_dtype
 from quire.plan.machine import read_machine
-from quire.plan.memory import Demand, plan_memory
 from quire.plan.render import render_plan
-from quire.plan.resolve import check_context
+from quire.plan.resolve import plan_for
 from quire.plan.sizes import parse_size
 
 
@@ -56,30 +46,10 @@ def run(args: argparse.Namespace) -> None:
         )
     config = EngineConfig(model=args.model, **given)
     model = open_checkpoint(config.model, with_weights=False).config
-    check_context(config, model)
     machine = read_machine()
     budget = parse_size(args.memory) if args.memory else int(machine.free_memory * config.memory_utilization)
-    quantization, _ = choose_quantization(config, model, machine)
-    block_size, _ = choose_block_size(config, model)
-    native = runs_native(config, model, machine)
-    demand = Demand(
-        dtype="float32",
-        native=native,
-        quantization=quantization,
-        kv_cache_dtype=config.kv_cache_dtype,
-        max_model_len=config.max_model_len or model.default_context,
-        concurrency=args.concurrency,
-        max_num_seqs=args.concurrency,
-        block_size=block_size,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        enable_chunked_prefill=not model.is_encoder,
-    )
-    dtype, reason = choose_dtype(config, model, machine, demand, budget, native=native)
-    backend, _ = choose_backend(config, model, machine, dtype)
-    check_quantization(config, quantization, model, backend)
-    check_kv_cache_dtype(config, model, backend)
-    plan = plan_memory(model, replace(demand, dtype=dtype, native=backend == "cpu"), budget)
+    plan, why_dtype = plan_for(config, model, machine, budget, args.concurrency)
     if args.json:
         print(json.dumps({"model": config.model, **asdict(plan), "fits": plan.fits}, indent=2))
     else:
-        print(render_plan(config.model, model, plan, reason))
+        print(render_plan(config.model, model, plan, why_dtype))

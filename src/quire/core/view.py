@@ -10,6 +10,9 @@ from typing import Literal
 
 import msgspec
 
+MAX_STEPS_KEPT = 4096
+"""By the engine, for somebody who begins to watch, and by each API process."""
+
 LaneStatus = Literal["waiting", "running", "preempted", "kept"]
 """Kept: finished, but holding its blocks because another sequence may still fork it."""
 

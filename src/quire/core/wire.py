@@ -44,7 +44,6 @@ class BeamDelta(msgspec.Struct, tag=True):
 
     request_id: str
     hypotheses: list[tuple[list[int], float, FinishReason]]
-    num_steps: int = 0
     error: str | None = None
 
 

@@ -54,7 +54,6 @@ class Tokenizer:
         self.chat_templates = dict(files.chat_templates)
         self.bos_token_id = self._named_id("bos_token")
         self.eos_token_id = self._named_id("eos_token")
-        self.pad_token_id = self._named_id("pad_token")
         eos = () if self.eos_token_id is None else (self.eos_token_id,)
         self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys(files.of_model((*eos, *files.eos_token_ids))))
         named = {self._backend.token_to_id(text) for text in self.special_tokens.values()}

@@ -19,11 +19,19 @@ from quire.cache.kv_cache_manager import BlockTables
 from quire.core.embedding import EncodePlan
 from quire.core.sequence import Sequence
 from quire.core.step import StepPlan
-from quire.core.view import EngineLayout, KVGroupView, Lane, LaneStatus, StepRecord, TableChange, ViewUpdate
+from quire.core.view import (
+    MAX_STEPS_KEPT,
+    EngineLayout,
+    KVGroupView,
+    Lane,
+    LaneStatus,
+    StepRecord,
+    TableChange,
+    ViewUpdate,
+)
 from quire.scheduler.encode_scheduler import EncodeScheduler
 from quire.scheduler.scheduler import Scheduler
 
-MAX_STEPS_KEPT = 4096
 MIN_INTERVAL_S = 0.15
 MAX_SHARE = 0.005
 """Of the engine thread's time; encoding and sending an update costs about a third of that again."""

@@ -8,7 +8,6 @@ from quire.core.kv_layout import values_per_head
 from quire.core.native import MAX_HEADS_PER_KV_HEAD
 from quire.kernels.arithmetic import add, gather, scale
 from quire.kernels.array import empty_array
-from quire.kernels.dtype import NATIVE_DTYPES as DTYPES
 from quire.kernels.dtype import DType, dtype_of, is_bfloat16
 from quire.kernels.native_module import (
     current_program,
@@ -23,7 +22,6 @@ from quire.kernels.recording import Arena, Recording
 from quire.kernels.tensor import Tensor
 
 __all__ = [
-    "DTYPES",
     "GATES",
     "add",
     "current_program",
@@ -68,7 +66,7 @@ def paged_attention(
 ) -> T:
     """Attention of T tokens in R rows over KV in blocks (csrc/attention.cpp) -> [T, num_heads, head_dim].
 
-    query [T, num_heads, head_dim] of one of DTYPES; key, value as `write_kv` has written them: within a block the order is the
+    query [T, num_heads, head_dim] of one of NATIVE_DTYPES; key, value as `write_kv` has written them: within a block the order is the
     kernel's own (csrc/kv_cache.h); int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].
     Not `causal`: a token sees all of its row, which has no window then.
     A token's result has the same bits whatever else is in the step, with any number of threads: keys are summed in sections

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import NATIVE_DTYPES, DType, dtype_of, is_bfloat16
 from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
-from quire.kernels.panels import PANEL, PanelLayout, PanelWeight
+from quire.kernels.panels import PANEL, PanelLayout, QuantizedPanels
 from quire.kernels.tensor import Normalized, Tensor
 from quire.kernels.weight_memory import empty_weight
 
@@ -26,7 +26,7 @@ GROUP_BYTES, PIECE_BYTES = 12, 8
 
 @dataclass(frozen=True, slots=True)
 class DensePanels:
-    """A weight [num_outputs, num_inputs] of a dtype of DTYPES. `memory` [whole panels, whole units] holds its panels."""
+    """A weight [num_outputs, num_inputs] of a dtype of NATIVE_DTYPES. `memory` [whole panels, whole units] holds its panels."""
 
     memory: Array
     num_outputs: int
@@ -79,7 +79,7 @@ def dense_linear(
     panels: Tensor | None = None,
     instruction_set: str | None = None,
 ) -> T:
-    """Summed in float32. x is of the weight's dtype, `output` of any of DTYPES; unless given it is as x. bias [N].
+    """Summed in float32. x is of the weight's dtype, `output` of any of NATIVE_DTYPES; unless given it is as x. bias [N].
 
     `adds`: to what `output` holds, before it is rounded. `panels`: only these of `output` are written; int64, how many and which.
     """
@@ -131,7 +131,7 @@ def dense_gated(x: T, weight: DensePanels, kind: str, *, instruction_set: str | 
 
 def quantized_linear(
     x: T | Normalized,
-    weight: PanelWeight,
+    weight: QuantizedPanels,
     bias: Tensor | None = None,
     output: T | None = None,
     *,
@@ -139,7 +139,7 @@ def quantized_linear(
     panels: Tensor | None = None,
     instruction_set: str | None = None,
 ) -> T:
-    """Multiplied as integers. x and `output` are each of a dtype of DTYPES, `output` x's unless given. bias [N]; `adds` and
+    """Multiplied as integers. x and `output` are each of a dtype of NATIVE_DTYPES, `output` x's unless given. bias [N]; `adds` and
     `panels` as `dense_linear`'s.
 
     Activations have a scale for each of the weight's groups of inputs of each row, and 7 bits and a sign of the group's
@@ -168,7 +168,7 @@ def quantized_linear(
     return y
 
 
-def quantized_gated(x: T | Normalized, weight: PanelWeight, kind: str, *, instruction_set: str | None = None) -> T:
+def quantized_gated(x: T | Normalized, weight: QuantizedPanels, kind: str, *, instruction_set: str | None = None) -> T:
     """As `dense_gated`, of what `quantized_linear` computes."""
     layout = weight.layout
     assert layout.num_outputs % 2 == 0
@@ -202,7 +202,9 @@ def dense_most_likely(x: Tensor, weight: DensePanels, *, instruction_set: str | 
     return _most_likely("dense_most_likely", x, _dense(weight), scratch, instruction_set)
 
 
-def quantized_most_likely(x: Tensor, weight: PanelWeight, *, instruction_set: str | None = None) -> tuple[Array, Array]:
+def quantized_most_likely(
+    x: Tensor, weight: QuantizedPanels, *, instruction_set: str | None = None
+) -> tuple[Array, Array]:
     """As `dense_most_likely`, of `quantized_linear`'s."""
     assert x.shape[1] == weight.layout.num_inputs
     x = x if x.stride()[1] == 1 else x.contiguous()
@@ -227,8 +229,8 @@ def dense_rows(weight: DensePanels, indices: Tensor, *, instruction_set: str | N
     return y
 
 
-def panel_rows(weight: PanelWeight, indices: Tensor, dtype: DType) -> Array:
-    """Rows of a quantized weight as floats: int64 [T] -> [T, K] of a dtype of DTYPES."""
+def panel_rows(weight: QuantizedPanels, indices: Tensor, dtype: DType) -> Array:
+    """Rows of a quantized weight as floats: int64 [T] -> [T, K] of a dtype of NATIVE_DTYPES."""
     assert dtype_of(indices.dtype) == DType.INT64
     indices = indices.contiguous()
     y = empty_array((indices.shape[0], weight.layout.num_inputs), dtype)
@@ -338,7 +340,7 @@ def _dense(weight: DensePanels) -> Any:
     )
 
 
-def _quantized(weight: PanelWeight) -> Any:
+def _quantized(weight: QuantizedPanels) -> Any:
     layout = weight.layout
     assert weight.panels.is_contiguous()
     assert weight.panels.shape == (layout.num_panels, layout.panel_bytes)

@@ -13,7 +13,7 @@ from quire.kernels.dtype import DType, is_bfloat16
 from quire.kernels.native_linear import DensePanels, dense_linear, quantized_linear
 from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
 from quire.kernels.native_steps import most_likely
-from quire.kernels.panels import PANEL, PanelLayout, PanelWeight, empty_panels
+from quire.kernels.panels import PANEL, PanelLayout, QuantizedPanels, empty_panels
 from quire.kernels.weight_memory import empty_weight
 
 FINE = 32
@@ -27,7 +27,7 @@ class Sketch:
     """Of a table [V, K]. `columns`, int64 [W]: which input of the table each of `weight`'s is. `lacks` and `sizes`, float32 [V]: how
     far an estimate can be from its logit, in parts of two numbers that follow from the activations."""
 
-    weight: PanelWeight
+    weight: QuantizedPanels
     columns: Array
     lacks: Array
     sizes: Array
@@ -86,7 +86,7 @@ def sketch_rows_(sketch: Sketch, first: int, rows: Array, *, instruction_set: st
 
 
 def most_likely_by_sketch(
-    x: Array, table: DensePanels | PanelWeight, sketch: Sketch, *, instruction_set: str | None = None
+    x: Array, table: DensePanels | QuantizedPanels, sketch: Sketch, *, instruction_set: str | None = None
 ) -> tuple[Array, Array, Array]:
     """What `most_likely` says of all logits of x [T, K]: token ids, int64 [T], and their logits, float32 [T]; and which panels
     were multiplied, int64 [1 + whole panels], the first number how many."""
@@ -135,7 +135,7 @@ def most_likely_by_sketch(
     return token_ids, largest, panels
 
 
-def _ordered(x: Array, table: DensePanels | PanelWeight, sketch: Sketch, isa: str) -> tuple[Array, Array]:
+def _ordered(x: Array, table: DensePanels | QuantizedPanels, sketch: Sketch, isa: str) -> tuple[Array, Array]:
     """x in the sketch's order, float32 [T, W], and what bounds the estimates made of it, float32 [T, 2]."""
     width = sketch.weight.layout.num_inputs
     ordered, bounds = empty_array((len(x), width), DType.FLOAT32), empty_array((len(x), 2), DType.FLOAT32)
@@ -151,15 +151,15 @@ def _ordered(x: Array, table: DensePanels | PanelWeight, sketch: Sketch, isa: st
         num_tokens=len(x),
         num_inputs=x.shape[1],
         num_columns=width,
-        group_size=table.layout.group_size if isinstance(table, PanelWeight) else 0,
-        rotated=isinstance(table, PanelWeight) and table.layout.rotated,
+        group_size=table.layout.group_size if isinstance(table, QuantizedPanels) else 0,
+        rotated=isinstance(table, QuantizedPanels) and table.layout.rotated,
         num_threads=thread_count(),
     )
     return ordered, bounds
 
 
-def _multiply(x: Array, table: DensePanels | PanelWeight, logits: Array, panels: Array, isa: str) -> None:
-    if isinstance(table, PanelWeight):
+def _multiply(x: Array, table: DensePanels | QuantizedPanels, logits: Array, panels: Array, isa: str) -> None:
+    if isinstance(table, QuantizedPanels):
         quantized_linear(x, table, output=logits, panels=panels, instruction_set=isa)
     else:
         dense_linear(x, table, output=logits, panels=panels, instruction_set=isa)

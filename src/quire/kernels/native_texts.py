@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from quire.core.native import KEYS_PER_PANEL
 from quire.kernels.dtype import DType, dtype_of, is_bfloat16
 from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
 from quire.kernels.tensor import Tensor
 
-BLOCK_SIZE = 16
-"""Tokens: a block is one panel (KEYS_PER_PANEL in csrc/kv_cache.h), so the kernel reads it without copying it."""
+BLOCK_SIZE = KEYS_PER_PANEL
+"""Tokens: a block is one panel, so the kernel reads it without copying it."""
 
 
 def write_texts(
@@ -17,7 +18,7 @@ def write_texts(
     value_blocks: Tensor,
     starts: Tensor,
 ) -> None:
-    """key, value [T, num_kv_heads, head_dim] to [num_blocks, BLOCK_SIZE, num_kv_heads, head_dim], of one dtype of DTYPES.
+    """key, value [T, num_kv_heads, head_dim] to [num_blocks, BLOCK_SIZE, num_kv_heads, head_dim], of one dtype of NATIVE_DTYPES.
 
     int64 starts [num_blocks + 1]: block b gets the tokens from starts[b] to starts[b + 1], at most BLOCK_SIZE of them. Where it
     has fewer, zeros lie behind them; a block of none is left as it is.

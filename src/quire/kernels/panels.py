@@ -68,21 +68,21 @@ class PanelLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class PanelWeight:
+class QuantizedPanels:
     """[num_outputs, num_inputs], uint8 [num_panels, panel_bytes]; the first panel begins on a cache line."""
 
     panels: Array
     layout: PanelLayout
 
 
-def empty_panels(layout: PanelLayout) -> PanelWeight:
+def empty_panels(layout: PanelLayout) -> QuantizedPanels:
     """Memory for a weight; `pack_blocks` and `round_to_panels` write it."""
-    return PanelWeight(empty_weight((layout.num_panels, layout.panel_bytes), DType.UINT8), layout)
+    return QuantizedPanels(empty_weight((layout.num_panels, layout.panel_bytes), DType.UINT8), layout)
 
 
-def empty_part(layout: PanelLayout) -> PanelWeight:
+def empty_part(layout: PanelLayout) -> QuantizedPanels:
     """For what is soon joined with others: memory that goes back at once."""
-    return PanelWeight(empty_array((layout.num_panels, layout.panel_bytes), DType.UINT8), layout)
+    return QuantizedPanels(empty_array((layout.num_panels, layout.panel_bytes), DType.UINT8), layout)
 
 
 def can_follow(first: PanelLayout, second: PanelLayout) -> bool:
@@ -90,7 +90,7 @@ def can_follow(first: PanelLayout, second: PanelLayout) -> bool:
     return first.num_outputs % PANEL == 0 and replace(second, num_outputs=first.num_outputs) == first
 
 
-def join_panels(parts: Sequence[PanelWeight]) -> PanelWeight:
+def join_panels(parts: Sequence[QuantizedPanels]) -> QuantizedPanels:
     """The outputs of all, in order; each of them can follow the one before."""
     assert all(can_follow(before.layout, part.layout) for before, part in pairwise(parts))
     num_outputs = sum(part.layout.num_outputs for part in parts)
@@ -112,7 +112,7 @@ def layout_of_blocks(rows: BlockRows) -> PanelLayout:
     )
 
 
-def pack_blocks(weight: PanelWeight, rows: BlockRows) -> bool:
+def pack_blocks(weight: QuantizedPanels, rows: BlockRows) -> bool:
     """The blocks of the file, repacked exactly (csrc/packing.cpp). Whether all scales are finite."""
     assert weight.layout == layout_of_blocks(rows)
     assert rows.blocks.flags.c_contiguous

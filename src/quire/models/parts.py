@@ -195,11 +195,12 @@ class ModelParts:
         biases = None
         if bias:
             biases = self._ops.tensors.empty((sum(num_outputs),), self._loader.dtype)
-            for name, part in zip(names, biases.split_with_sizes(num_outputs, 0), strict=True):
-                self._loader.fill(part, f"{name}.bias")
+            filled = biases.split_with_sizes(num_outputs, 0)
+            for name, bias_of_name in zip(names, filled, strict=True):
+                self._loader.fill(bias_of_name, f"{name}.bias")
             if heads is not None and not heads.of_inputs:
-                last = self._loader.floats(f"{names[-1]}.bias", (num_outputs[-1],))
-                self._ops.tensors.copy(part, heads.bias(last), "float32")
+                of_values = self._loader.floats(f"{names[-1]}.bias", (num_outputs[-1],))
+                self._ops.tensors.copy(filled[-1], heads.bias(of_values), "float32")
         return Linear(self._method, weight, biases)
 
     def _tensor(self, name: str, num_outputs: int, num_inputs: int, *, transposed: bool = False) -> LoadedTensor:

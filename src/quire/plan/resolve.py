@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig, SchedulerConfig, Task
+from quire.core.backend import Backend
 from quire.core.kv_layout import make_kv_cache_config
 from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModelError
@@ -27,6 +28,7 @@ from quire.plan.machine import Machine
 from quire.plan.memory import (
     SHORTEST_CONTEXT,
     Demand,
+    MemoryPlan,
     block_bytes,
     largest_context,
     longest_in_blocks,
@@ -48,7 +50,19 @@ Choice = TypeVar("Choice")
 
 def resolve(config: EngineConfig, model: ModelConfig, machine: Machine) -> ResolvedConfig:
     """Decide everything. Raises OutOfMemoryError with the planner's remedy, or InvalidRequestError."""
-    return _Resolver(config, model, machine).resolve()
+    return _Resolver(config, model, machine, int(machine.free_memory * config.memory_utilization)).resolve()
+
+
+def plan_for(
+    config: EngineConfig, model: ModelConfig, machine: Machine, budget: int, concurrency: int
+) -> tuple[MemoryPlan, str | None]:
+    """The memory of so many sequences of the whole context at once, whether or not it fits in `budget` bytes; and why in that dtype."""
+    check_context(config, model)
+    resolver = _Resolver(replace(config, max_num_seqs=concurrency), model, machine, budget, concurrency)
+    compute = resolver.compute()
+    return plan_memory(
+        model, resolver.demand(compute.dtype, native=compute.backend == "cpu"), budget
+    ), compute.why_dtype
 
 
 def check_context(config: EngineConfig, model: ModelConfig) -> None:
@@ -62,31 +76,38 @@ def check_context(config: EngineConfig, model: ModelConfig) -> None:
         )
 
 
-class _Resolver:
-    """One pass over the knobs. `reasons` grows in the order of the decisions, each of which rests on those before."""
+class _Compute(NamedTuple):
+    dtype: ResolvedDType
+    why_dtype: str | None
+    backend: Backend
 
-    def __init__(self, config: EngineConfig, model: ModelConfig, machine: Machine) -> None:
+
+class _Resolver:
+    """One pass over the knobs. `reasons` grows in the order of the decisions, each of which rests on those before.
+
+    `budget`: bytes that the whole process may take. `concurrency`: sequences of the whole context that must fit.
+    """
+
+    def __init__(
+        self, config: EngineConfig, model: ModelConfig, machine: Machine, budget: int, concurrency: int = 1
+    ) -> None:
         self.config = config
         self.model = model
         self.machine = machine
-        self.budget = int(machine.free_memory * config.memory_utilization)
-        """Bytes that the whole process may take."""
+        self.budget = budget
+        self.concurrency = concurrency
         self.reasons: list[str] = []
         self.quantization: Quantization = "none"
         self.block_size = self._with_reason(choose_block_size(config, model))
 
     def resolve(self) -> ResolvedConfig:
         task = self._task()
-        self.quantization = self._with_reason(choose_quantization(self.config, self.model, self.machine))
-        dtype = self._dtype()
-        backend = self._with_reason(choose_backend(self.config, self.model, self.machine, dtype))
+        dtype, _, backend = self.compute()
         instruction_set = self._with_reason(choose_instruction_set(self.config, self.machine, backend))
-        check_quantization(self.config, self.quantization, self.model, backend)
         self.reasons += weights_left_as_floats(self.quantization, self.model, dtype)
-        check_kv_cache_dtype(self.config, self.model, backend)
         self.reasons += what_given_sizes_cost(self.config, self.model, backend)
         packed_cache = self._with_reason(choose_packed_cache(self.config, self.model, self.quantization, backend))
-        demand = self._with_context(self._whole_context(dtype, native=backend == "cpu"))
+        demand = self._with_context(self.demand(dtype, native=backend == "cpu"))
         kv_cache = make_kv_cache_config(
             self.model.kv_specs(),
             block_size=demand.block_size,
@@ -113,6 +134,19 @@ class _Resolver:
             reasons=tuple(self.reasons),
         )
 
+    def compute(self) -> _Compute:
+        """What computes, and in what."""
+        config, model, machine = self.config, self.model, self.machine
+        self.quantization = self._with_reason(choose_quantization(config, model, machine))
+        native = runs_native(config, model, machine)
+        least = self.demand("float32", native=native)
+        chosen = choose_dtype(config, model, machine, least, self.budget, native=native)
+        dtype = self._with_reason(chosen)
+        backend = self._with_reason(choose_backend(config, model, machine, dtype))
+        check_quantization(config, self.quantization, model, backend)
+        check_kv_cache_dtype(config, model, backend)
+        return _Compute(dtype, chosen[1], backend)
+
     def _with_reason(self, choice: tuple[Choice, str | None]) -> Choice:
         """A choice whose reason, if it has one, has been noted."""
         chosen, reason = choice
@@ -129,13 +163,6 @@ class _Resolver:
             )
         return possible
 
-    def _dtype(self) -> ResolvedDType:
-        native = runs_native(self.config, self.model, self.machine)
-        demand = self._whole_context("float32", native=native)
-        return self._with_reason(
-            choose_dtype(self.config, self.model, self.machine, demand, self.budget, native=native)
-        )
-
     def _num_threads(self) -> int:
         asked, cores, cpus = self.config.num_threads, self.machine.num_cores, self.machine.num_cpus
         if asked is None:
@@ -146,15 +173,15 @@ class _Resolver:
             self.reasons.append(f"num_threads {cpus}, not {asked}: this process may use no more CPUs.")
         return min(asked, cpus)
 
-    def _whole_context(self, dtype: ResolvedDType, *, native: bool) -> Demand:
-        """The least that must fit: one sequence of the whole context."""
+    def demand(self, dtype: ResolvedDType, *, native: bool) -> Demand:
+        """What must fit."""
         return Demand(
             dtype=dtype,
             native=native,
             quantization=self.quantization,
             kv_cache_dtype=self.config.kv_cache_dtype,
             max_model_len=self.config.max_model_len or self.model.default_context,
-            concurrency=1,
+            concurrency=self.concurrency,
             max_num_seqs=self.config.max_num_seqs,
             block_size=self.block_size,
             max_num_batched_tokens=self.config.max_num_batched_tokens,

@@ -22,7 +22,7 @@ from quire.kernels.native_linear import (
 from quire.kernels.panels import (
     PANEL,
     PanelLayout,
-    PanelWeight,
+    QuantizedPanels,
     can_follow,
     empty_panels,
     empty_part,
@@ -33,10 +33,10 @@ from quire.kernels.panels import (
 )
 from quire.kernels.tensor import Normalized
 from quire.quantization.method import StoredWeight, Table
-from quire.quantization.panels import Panels
+from quire.quantization.panels import FloatPanels
 from quire.quantization.sketch import PackedTable, SketchSearch
 
-EmptyPanels = Callable[[PanelLayout], PanelWeight]
+EmptyPanels = Callable[[PanelLayout], QuantizedPanels]
 
 VALUES_AT_ONCE = 1 << 20
 """Read and rounded together: enough for all threads."""
@@ -54,11 +54,11 @@ class Segment:
 class FewBits(ABC):
     """What has no kernel in few bits is left to `others`."""
 
-    def __init__(self, others: Panels) -> None:
+    def __init__(self, others: FloatPanels) -> None:
         self._others = others
 
     @abstractmethod
-    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
+    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> QuantizedPanels | None:
         """A tensor in memory that `empty` gives; None where it has to be left to `others`."""
 
     def load(self, parts: Sequence[StoredWeight], dtype: DType) -> list[Segment]:
@@ -76,7 +76,7 @@ class FewBits(ABC):
 
     def normalizes(self, weight: list[Segment]) -> bool:
         return all(
-            isinstance(segment.weight, PanelWeight) and segment.weight.layout.rotates_inputs for segment in weight
+            isinstance(segment.weight, QuantizedPanels) and segment.weight.layout.rotates_inputs for segment in weight
         )
 
     def apply(
@@ -88,25 +88,29 @@ class FewBits(ABC):
         for segment in weight:
             part = slice(segment.first, segment.last)
             its_bias = None if bias is None else bias[part]
-            if isinstance(segment.weight, PanelWeight):
+            if isinstance(segment.weight, QuantizedPanels):
                 quantized_linear(x, segment.weight, its_bias, y[:, part], adds=adds)
             else:
                 self._others.apply_into(y[:, part], rows, segment.weight, its_bias, adds=adds)
         return y
 
     def apply_gated(self, x: Array | Normalized, weight: list[Segment], bias: Array | None, kind: str) -> Array:
-        if bias is None and len(weight) == 1 and isinstance(weight[0].weight, PanelWeight):
+        if bias is None and len(weight) == 1 and isinstance(weight[0].weight, QuantizedPanels):
             return quantized_gated(x, weight[0].weight, kind)
         return gated_halves(self.apply(x, weight, bias), kind)
 
     def load_table(self, part: StoredWeight, dtype: DType) -> Table:
         return self.table(self.load_table_weight(part, dtype), dtype)
 
-    def load_table_weight(self, part: StoredWeight, dtype: DType) -> PanelWeight | DensePanels:
+    def load_table_weight(self, part: StoredWeight, dtype: DType) -> QuantizedPanels | DensePanels:
         return self.panels(part, empty_panels, of_table=True) or self._others.load_table_weight(part, dtype)
 
-    def table(self, weight: PanelWeight | DensePanels, dtype: DType) -> Table:
-        return PanelTable(weight, dtype) if isinstance(weight, PanelWeight) else self._others.table(weight, dtype)
+    def table(self, weight: QuantizedPanels | DensePanels, dtype: DType) -> Table:
+        return (
+            QuantizedPanelsTable(weight, dtype)
+            if isinstance(weight, QuantizedPanels)
+            else self._others.table(weight, dtype)
+        )
 
     def search(self, table: PackedTable) -> SketchSearch | None:
         return self._others.search(table)
@@ -115,8 +119,8 @@ class FewBits(ABC):
 class Stored(FewBits):
     """Those of the checkpoint; tensors stored as floats, or in a type without a kernel, stay floats."""
 
-    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
-        made: list[PanelWeight] = []
+    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> QuantizedPanels | None:
+        made: list[QuantizedPanels] = []
 
         def pack(rows: BlockRows) -> bool:
             made.append(empty(layout_of_blocks(rows)))
@@ -128,7 +132,7 @@ class Stored(FewBits):
 class Rounded(FewBits):
     """Whatever the checkpoint has is rounded while it is loaded, but for tensors whose inputs are not whole groups."""
 
-    def __init__(self, others: Panels, rounding: Rounding) -> None:
+    def __init__(self, others: FloatPanels, rounding: Rounding) -> None:
         super().__init__(others)
         self._rounding = rounding
 
@@ -136,7 +140,7 @@ class Rounded(FewBits):
         sizes = ((count, self._rounding.group_of(count)) for count in num_inputs)
         return all(size is not None and self._rounding.rotates(count, size) for count, size in sizes)
 
-    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> PanelWeight | None:
+    def panels(self, part: StoredWeight, empty: EmptyPanels, *, of_table: bool) -> QuantizedPanels | None:
         rounding = TABLE_ROUNDING if of_table else self._rounding
         size = rounding.group_of(part.num_inputs)
         if size is None:
@@ -165,10 +169,10 @@ def _rounded_layout(part: StoredWeight, rounding: Rounding, group_size: int) -> 
     )
 
 
-class PanelTable:
+class QuantizedPanelsTable:
     """A Table of few bits."""
 
-    def __init__(self, weight: PanelWeight, dtype: DType) -> None:
+    def __init__(self, weight: QuantizedPanels, dtype: DType) -> None:
         self.weight = weight
         self._dtype = dtype
 
@@ -199,5 +203,7 @@ def _join(segments: Sequence[Segment]) -> list[Segment]:
 
 def _can_follow(first: Any, second: Any) -> bool:
     return (
-        isinstance(first, PanelWeight) and isinstance(second, PanelWeight) and can_follow(first.layout, second.layout)
+        isinstance(first, QuantizedPanels)
+        and isinstance(second, QuantizedPanels)
+        and can_follow(first.layout, second.layout)
     )

@@ -20,7 +20,7 @@ from quire.quantization.method import StoredWeight
 from quire.quantization.sketch import PackedTable, SketchSearch
 
 
-class Panels:
+class FloatPanels:
     """Values and dtype stay; only their order in memory changes, and it changes where they lie."""
 
     @staticmethod
@@ -51,20 +51,20 @@ class Panels:
     def apply_gated(self, x: Array, weight: DensePanels, bias: Array | None, kind: str) -> Array:
         return dense_gated(x, weight, kind) if bias is None else gated_halves(self.apply(x, weight, bias), kind)
 
-    def load_table(self, part: StoredWeight, dtype: DType) -> PanelsTable:
+    def load_table(self, part: StoredWeight, dtype: DType) -> DensePanelsTable:
         return self.table(self.load_table_weight(part, dtype), dtype)
 
     def load_table_weight(self, part: StoredWeight, dtype: DType) -> DensePanels:
         return self.load([part], dtype)
 
-    def table(self, weight: DensePanels, dtype: DType) -> PanelsTable:
-        return PanelsTable(weight)
+    def table(self, weight: DensePanels, dtype: DType) -> DensePanelsTable:
+        return DensePanelsTable(weight)
 
     def search(self, table: PackedTable) -> SketchSearch | None:
         return SketchSearch(table) if SketchSearch.works(table) else None
 
 
-class PanelsTable:
+class DensePanelsTable:
     """A Table in panels."""
 
     def __init__(self, weight: DensePanels) -> None:

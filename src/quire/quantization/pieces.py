@@ -10,7 +10,7 @@ import msgspec
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels, dense_shape
-from quire.kernels.panels import PanelLayout, PanelWeight
+from quire.kernels.panels import PanelLayout, QuantizedPanels
 from quire.kernels.weight_memory import empty_weight
 from quire.quantization.few_bits import Segment
 
@@ -30,7 +30,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def pieces_of(weight: Any) -> list[tuple[Piece, Array]]:
-    """Of DensePanels, a PanelWeight, or a list of segments of these."""
+    """Of DensePanels, a QuantizedPanels, or a list of segments of these."""
     if isinstance(weight, list):
         return [_piece(segment.weight, segment.first, alone=False) for segment in weight]
     return [_piece(weight, 0, alone=True)]
@@ -53,15 +53,15 @@ def empty_piece(piece: Piece) -> Array:
     return empty_weight(dense_shape(piece.last - piece.first, piece.num_inputs, dtype), dtype)
 
 
-def _piece(weight: DensePanels | PanelWeight, first: int, *, alone: bool) -> tuple[Piece, Array]:
-    if isinstance(weight, PanelWeight):
+def _piece(weight: DensePanels | QuantizedPanels, first: int, *, alone: bool) -> tuple[Piece, Array]:
+    if isinstance(weight, QuantizedPanels):
         layout = weight.layout
         return Piece(first, first + layout.num_outputs, layout.num_inputs, alone, layout=layout), weight.panels
     last = first + weight.num_outputs
     return Piece(first, last, weight.num_inputs, alone, dtype=str(weight.dtype)), weight.memory
 
 
-def _weight(piece: Piece, memory: Array) -> DensePanels | PanelWeight:
+def _weight(piece: Piece, memory: Array) -> DensePanels | QuantizedPanels:
     if piece.layout is not None:
-        return PanelWeight(memory, piece.layout)
+        return QuantizedPanels(memory, piece.layout)
     return DensePanels(memory, piece.last - piece.first, piece.num_inputs)

@@ -11,11 +11,11 @@ from quire.core.quantization import ROUNDINGS, Quantization
 from quire.kernels.ops import DenseOps, Ops
 from quire.quantization.few_bits import Rounded, Stored
 from quire.quantization.method import PackedMethod, QuantMethod, Unquantized
-from quire.quantization.panels import Panels
+from quire.quantization.panels import FloatPanels
 
 ONEDNN = "quire.quantization.onednn:OneDNN"
 """torch's."""
-METHODS: dict[str, Callable[[Panels], PackedMethod]] = {
+METHODS: dict[str, Callable[[FloatPanels], PackedMethod]] = {
     "none": lambda floats: floats,
     "stored": Stored,
     **{name: partial(Rounded, rounding=rounding) for name, rounding in ROUNDINGS.items()},
@@ -25,7 +25,7 @@ METHODS: dict[str, Callable[[Panels], PackedMethod]] = {
 
 def select_method(ops: Ops, dtype: Any, quantization: Quantization) -> QuantMethod:
     """How linear layers keep their weights with these operators: as the fastest that multiplies this dtype wants them."""
-    if Panels.runs(ops.name, dtype):
+    if FloatPanels.runs(ops.name, dtype):
         return select_packed_method(quantization)
     assert quantization == "none", "plan/ leaves other weights to the native kernels"
     dense = cast(DenseOps, ops)
@@ -36,4 +36,4 @@ def select_method(ops: Ops, dtype: Any, quantization: Quantization) -> QuantMeth
 
 def select_packed_method(quantization: Quantization) -> PackedMethod:
     """That of the native kernels."""
-    return METHODS[quantization](Panels())
+    return METHODS[quantization](FloatPanels())

@@ -12,7 +12,7 @@ from quire.kernels.array import Array, widened
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels, panel_rows
 from quire.kernels.native_sketch import FINE, Sketch, can_sketch, empty_sketch, most_likely_by_sketch, sketch_rows_
-from quire.kernels.panels import PANEL, PanelWeight
+from quire.kernels.panels import PANEL, QuantizedPanels
 
 WEIGHTS_AT_ONCE = 2**20
 """Sketched in about the time of a step."""
@@ -23,7 +23,7 @@ SAMPLED_ROWS = 2048
 class PackedTable(Protocol):
     """A Table of the native kernels."""
 
-    weight: DensePanels | PanelWeight
+    weight: DensePanels | QuantizedPanels
 
     def rows(self, indices: Array) -> Array: ...
 
@@ -63,7 +63,7 @@ def sketch_in_parts(table: PackedTable) -> Iterator[Sketch | None]:
 
 def _shape(table: PackedTable) -> tuple[int, int]:
     """[V, K]."""
-    shaped = table.weight.layout if isinstance(table.weight, PanelWeight) else table.weight
+    shaped = table.weight.layout if isinstance(table.weight, QuantizedPanels) else table.weight
     return shaped.num_outputs, shaped.num_inputs
 
 
@@ -78,5 +78,7 @@ def _rows(table: PackedTable, indices: npt.NDArray[np.int64]) -> Array:
     """As they are multiplied: those of few bits are not rounded to the model's dtype."""
     places = Array(indices, DType.INT64)
     return (
-        panel_rows(table.weight, places, DType.FLOAT32) if isinstance(table.weight, PanelWeight) else table.rows(places)
+        panel_rows(table.weight, places, DType.FLOAT32)
+        if isinstance(table.weight, QuantizedPanels)
+        else table.rows(places)
     )

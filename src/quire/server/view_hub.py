@@ -10,10 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from quire.core.view import Lane, StepRecord, TableChange, ViewUpdate
+from quire.core.view import MAX_STEPS_KEPT, Lane, StepRecord, TableChange, ViewUpdate
 from quire.errors import EngineDeadError
-
-MAX_STEPS_KEPT = 4096
 
 
 class WatchableEngine(Protocol):
