@@ -31,6 +31,9 @@ BACKLOG = 2048
 POLL_S = 0.2
 STOP_GRACE_S = 5.0
 """What children get to end by themselves, beyond the drain time-out, before they are killed."""
+IMPATIENCE_S = 0.5
+"""The same after a second signal."""
+STOP_POLL_S = 0.02
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """numpy's others are of no use here, and as they start they spin on the cores that load the model."""
@@ -72,51 +75,41 @@ class Supervisor:
         self._parent_end: int
 
     def start(self, engine: EngineConfig, executor: str, listener: socket.socket) -> None:
-        server, directory = self._server, self._directory
         parent_read, self._parent_end = os.pipe()
         engine_read, engine_end = os.pipe()
-        # Another program's folder has nothing to do with this server.
-        environment = ONE_BLAS_THREAD | {name: value for name, value in os.environ.items() if name != MULTIPROCESS_DIR}
-        if server.api_workers > 1:
-            environment[MULTIPROCESS_DIR] = os.path.join(directory, "metrics")
-            os.mkdir(environment[MULTIPROCESS_DIR])
+        environment, num_workers = self._environment(), self._server.api_workers
+        orders = {"directory": self._directory, "parent_fd": parent_read, "log_level": logger.getEffectiveLevel()}
         self._engine = _spawn(
             "engine",
             "quire.engine.engine_process",
-            {
-                "config": asdict(engine),
-                "executor": executor,
-                "directory": directory,
-                "num_clients": server.api_workers,
-                "parent_fd": parent_read,
-                "log_level": logger.getEffectiveLevel(),
-            },
+            orders | {"config": asdict(engine), "executor": executor, "num_clients": num_workers},
             (parent_read, engine_end),
             environment,
         )
+        orders |= {"engine": asdict(engine), "server": asdict(self._server)}
+        orders |= {"listener_fd": listener.fileno(), "engine_fd": engine_read}
         self._api = [
             _spawn(
                 f"API process {worker}",
                 "quire.server.api_process",
-                {
-                    "engine": asdict(engine),
-                    "server": asdict(server),
-                    "directory": directory,
-                    "worker": worker,
-                    "listener_fd": listener.fileno(),
-                    "parent_fd": parent_read,
-                    "engine_fd": engine_read,
-                    "log_level": logger.getEffectiveLevel(),
-                },
+                orders | {"worker": worker},
                 (parent_read, engine_read, listener.fileno()),
                 environment,
             )
-            for worker in range(server.api_workers)
+            for worker in range(num_workers)
         ]
         for descriptor in (parent_read, engine_read, engine_end):
             os.close(descriptor)
         # When the API processes have gone, nobody is to wait for an answer.
         listener.close()
+
+    def _environment(self) -> dict[str, str]:
+        # Another program's folder for metrics has nothing to do with this server.
+        environment = ONE_BLAS_THREAD | {name: value for name, value in os.environ.items() if name != MULTIPROCESS_DIR}
+        if self._server.api_workers > 1:
+            environment[MULTIPROCESS_DIR] = os.path.join(self._directory, "metrics")
+            os.mkdir(environment[MULTIPROCESS_DIR])
+        return environment
 
     def watch(self, wakeup: socket.socket) -> int:
         """Until a signal or a failure ends it; returns the exit code."""
@@ -154,24 +147,26 @@ class Supervisor:
 
     def _stop(self, code: int, drain_s: float) -> int:
         """API processes first: they drain. A second signal ends the patience."""
-        for child in self._api:
-            _signal(child, signal.SIGTERM)
         num_signals = len(self._signals)
-        deadline = time.monotonic() + drain_s + STOP_GRACE_S
-        while not all(child.ended for child in self._api) and time.monotonic() < deadline:
-            time.sleep(0.02)
-            if len(self._signals) > num_signals:
-                break
-        for child in self._api:
-            _signal(child, signal.SIGKILL)
-        _signal(self._engine, signal.SIGTERM)
-        deadline = time.monotonic() + (STOP_GRACE_S if len(self._signals) <= num_signals else 0.5)
-        while not self._engine.ended and time.monotonic() < deadline:
-            time.sleep(0.02)
-        _signal(self._engine, signal.SIGKILL)
+        self._end(self._api, drain_s + STOP_GRACE_S, num_signals)
+        self._end([self._engine], STOP_GRACE_S, num_signals)
         for child in (*self._api, self._engine):
             child.process.wait()
         return code
+
+    def _end(self, children: list[Child], patience_s: float, num_signals: int) -> None:
+        """Ask them to, and kill those that have not done so in time. After more signals than `num_signals` there is hardly any."""
+        for child in children:
+            _signal(child, signal.SIGTERM)
+        started = time.monotonic()
+        while not all(child.ended for child in children):
+            if len(self._signals) > num_signals:
+                patience_s = min(patience_s, IMPATIENCE_S)
+            if time.monotonic() - started > patience_s:
+                break
+            time.sleep(STOP_POLL_S)
+        for child in children:
+            _signal(child, signal.SIGKILL)
 
     @contextmanager
     def catch_signals(self) -> Iterator[socket.socket]:
