@@ -1,0 +1,107 @@
+"""What a completion answers, whole or as a stream: the samples of several prompts, with logprobs and echoes."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+
+from quire.core.outputs import CompletionOutput, LogprobsAtPosition, RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.server.logprobs import CompletionLogprobsWriter, prompt_logprobs
+from quire.server.outputs import FINGERPRINT, make_usage
+from quire.server.schemas.answers import Completion, CompletionChoice, Usage
+from quire.server.schemas.completions import CompletionRequest
+from quire.server.sse import DONE, event
+from quire.server.state import ServerState
+
+
+class CompletionWriter:
+    """Writes the answer to one request, whole or in chunks."""
+
+    def __init__(self, state: ServerState, body: CompletionRequest, params: SamplingParams) -> None:
+        self._tokenizer = state.llm.tokenizer
+        self._body = body
+        self._params = params
+        self._shows_output = body.max_tokens != 0
+        self._frame = Completion(f"cmpl-{uuid.uuid4().hex}", int(time.time()), state.model_name, FINGERPRINT, [])
+        options = body.stream_options
+        self._counts_always = bool(options and options.continuous_usage_stats)
+        self._counts_at_end = bool(options and options.include_usage)
+        self._logprobs: dict[int, CompletionLogprobsWriter] = {}
+        self._begun: set[int] = set()
+        self._outputs: dict[int, RequestOutput] = {}
+        self._num_tokens = 0
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> Completion:
+        choices = [
+            self._choice(number, output, sample) for number, output in enumerate(outputs) for sample in output.outputs
+        ]
+        for choice, output in zip(choices, (o for o in outputs for _ in o.outputs), strict=True):
+            if self._body.prompt_logprobs is not None:
+                choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._body.prompt_logprobs)
+        return msgspec.structs.replace(self._frame, choices=choices, usage=make_usage(outputs, self._num_tokens))
+
+    def chunk(self, number: int, output: RequestOutput) -> bytes:
+        """One event."""
+        self._outputs[number] = output
+        frame = self._frame
+        frame.choices = [self._choice(number, output, sample) for sample in output.outputs]
+        if self._counts_always:
+            frame.usage = self._usage()
+        elif self._counts_at_end:
+            frame.usage = None
+        return event(frame)
+
+    def end(self) -> bytes:
+        if not self._counts_at_end:
+            return DONE
+        return event(msgspec.structs.replace(self._frame, choices=[], usage=self._usage())) + DONE
+
+    def _usage(self) -> Usage:
+        return make_usage(list(self._outputs.values()), self._num_tokens)
+
+    def _choice(self, number: int, output: RequestOutput, sample: CompletionOutput) -> CompletionChoice:
+        index = number * self._params.n + sample.index
+        text, token_ids = sample.text, sample.token_ids
+        finish_reason, stop_reason = sample.finish_reason, sample.stop_reason
+        logprobs: Sequence[LogprobsAtPosition | None] = sample.logprobs or [None] * len(token_ids)
+        if not self._shows_output:
+            text, token_ids, logprobs = "", [], []
+            finish_reason, stop_reason = finish_reason and "length", None
+        self._num_tokens += len(token_ids)
+        choice = CompletionChoice(index, text, None, finish_reason, stop_reason)
+        if self._body.return_token_ids:
+            choice.token_ids = token_ids
+        writer = self._logprobs_writer(index, output)
+        if index not in self._begun:
+            self._begun.add(index)
+            if self._body.return_token_ids:
+                choice.prompt_token_ids = output.prompt_token_ids
+            if self._body.echo:
+                shown = self._prompt_text(output)
+                choice.text = shown + text
+                if writer is not None:
+                    writer.echo(output.prompt_logprobs or [None] * len(output.prompt_token_ids), shown)
+        if writer is not None:
+            choice.logprobs = writer.write(token_ids, logprobs)
+        return choice
+
+    def _logprobs_writer(self, index: int, output: RequestOutput) -> CompletionLogprobsWriter | None:
+        if self._body.logprobs is None:
+            return None
+        if index not in self._logprobs:
+            self._logprobs[index] = CompletionLogprobsWriter(
+                self._tokenizer,
+                self._body.logprobs,
+                output.prompt_token_ids,
+                skip_special_tokens=self._params.skip_special_tokens,
+            )
+        return self._logprobs[index]
+
+    def _prompt_text(self, output: RequestOutput) -> str:
+        if output.prompt is not None:
+            return output.prompt
+        return self._tokenizer.decode(output.prompt_token_ids, self._params.skip_special_tokens)
