@@ -94,12 +94,10 @@ class KVCacheManager:
 
         False, and nothing changes, unless `headroom` blocks stay available beside them.
         """
-        hit_blocks = [block for table in hit.tables for block in table if block != NULL_BLOCK]
-        num_idle = sum(self.pool.reference_counts[block] == 0 for block in hit_blocks)
         num_new = (-(-end // self._block_size) - len(hit.tables[0])) * self._num_groups
-        if num_new + num_idle + headroom > self.pool.num_available:
+        if num_new + self._num_idle(hit) + headroom > self.pool.num_available:
             return False
-        for block in hit_blocks:
+        for block in hit.blocks:
             self.pool.share(block)
             self._prefix_cache.record_hit(block)
         self._tables[sequence.seq_id] = BlockTables(
@@ -143,10 +141,8 @@ class KVCacheManager:
 
     def reachable_end_after(self, hit: PrefixHit) -> int:
         """How far `admit` could go with this hit and the blocks available now."""
-        num_idle = sum(
-            self.pool.reference_counts[block] == 0 for table in hit.tables for block in table if block != NULL_BLOCK
-        )
-        return hit.num_tokens + (self.pool.num_available - num_idle) // self._num_groups * self._block_size
+        num_available = self.pool.num_available - self._num_idle(hit)
+        return hit.num_tokens + num_available // self._num_groups * self._block_size
 
     def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> bool:
         """Let a child share the blocks of its parent's first `num_tokens` tokens.
@@ -248,6 +244,10 @@ class KVCacheManager:
                     out_of_window = max(0, sequence.num_planned - window + 1)
                     unused += max(0, out_of_window - blocks.first_kept[group] * self._block_size)
         return unused
+
+    def _num_idle(self, hit: PrefixHit) -> int:
+        """Blocks of a hit that nobody holds: taking them leaves fewer to hand out."""
+        return sum(self.pool.reference_counts[block] == 0 for block in hit.blocks)
 
     def _hash_chain(self, sequence: Sequence, num_blocks: int) -> list[bytes]:
         chain = self._hash_chains.get(sequence.seq_id)

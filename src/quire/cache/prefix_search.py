@@ -14,6 +14,10 @@ class PrefixHit(NamedTuple):
     num_tokens: int
     tables: list[list[int]]
 
+    @property
+    def blocks(self) -> list[int]:
+        return [block for table in self.tables for block in table if block != NULL_BLOCK]
+
 
 def first_block_in_window(window: int | None, position: int, block_size: int) -> int:
     """The first block that the token at `position`, or a later one, attends to."""

@@ -60,11 +60,7 @@ class BeamGroup:
 
     def abort(self, reason: FinishReason) -> None:
         for sequence, _ in self._live.values():
-            if sequence.finished:
-                self._scheduler.release(sequence)
-            else:
-                sequence.keep_blocks = False
-                self._scheduler.finish(sequence, reason, None)
+            self._scheduler.drop(sequence, reason)
         self._live.clear()
         self.finished = True
 

@@ -68,11 +68,7 @@ class SampleGroup:
 
     def abort(self, reason: FinishReason) -> None:
         for sequence in self._sequences.values():
-            if sequence.finished:
-                self._scheduler.release(sequence)
-            else:
-                sequence.keep_blocks = False
-                self._scheduler.finish(sequence, reason, None)
+            self._scheduler.drop(sequence, reason)
         self._num_unfinished = 0
 
     def _fork(self, first: Sequence) -> None:

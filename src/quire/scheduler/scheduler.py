@@ -130,6 +130,11 @@ class Scheduler:
         else:
             self.kv.free(sequence)
 
+    def drop(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End a sequence, if it has not ended, and keep no blocks of it."""
+        self.release(sequence)
+        self.finish(sequence, reason)
+
     def release(self, sequence: Sequence) -> None:
         """Give back the blocks that a finished `keep_blocks` sequence kept."""
         sequence.keep_blocks = False
