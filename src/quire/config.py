@@ -250,7 +250,7 @@ class ServerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """The part of the resolved configuration the scheduler reads."""
+    """How the resolved configuration schedules: what the scheduler reads, and those who make it, its cache and its engine."""
 
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 256
