@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def what_this_thread_computes_with() -> Iterator[None]:
     yield
     native.use_instruction_set(None)
     native.use_num_threads(NUM_THREADS)
+
+
+@pytest.fixture
+def reserved_port() -> Iterator[int]:
+    """One that is free until a server of the test binds it: nobody else gets it meanwhile, and who connects is refused."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

@@ -134,7 +134,7 @@ def test_what_does_not_fit_the_servers_context_is_cut(server: FakeServer, bench:
 
 def test_failures_are_counted_and_told(server: FakeServer, bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     server.plan = ["ok", "hang", "cut", "refuse", "garbage", "error_event", "unfinished", "busy"]
-    code, result = bench("--timeout", "1", "--max-concurrency", "1")
+    code, result = bench("--timeout", "5", "--max-concurrency", "1")
     assert code == 0
     assert (result["completed"], result["failed"]) == (3, 7)
     assert result["total_output_tokens"] == 15

@@ -101,12 +101,14 @@ class Terminal:
 
 @pytest.fixture
 def endless_llama(tiny_llama: Path, tmp_path: Path) -> Path:
-    """No token ends its answers: there is time to press Ctrl-C."""
+    """No token ends its answers, nor does its context soon: there is time to press Ctrl-C."""
     for file in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
         shutil.copy(tiny_llama / file, tmp_path)
     for file, key in (("config.json", "eos_token_id"), ("tokenizer_config.json", "eos_token")):
         values = json.loads((tmp_path / file).read_text())
         del values[key]
+        if file == "config.json":
+            values["max_position_embeddings"] = 32768
         (tmp_path / file).write_text(json.dumps(values))
     return tmp_path
 
@@ -115,7 +117,8 @@ def endless_llama(tiny_llama: Path, tmp_path: Path) -> Path:
 def terminal(endless_llama: Path) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [QUIRE, "chat", "--model", str(endless_llama), *GREEDY],
+        # More than the terminal holds: the answer cannot end before somebody reads it.
+        [QUIRE, "chat", "--model", str(endless_llama), *GREEDY, "--max-tokens", "30000"],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

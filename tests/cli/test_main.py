@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,11 @@ def test_ctrl_c_ends_a_command_with_130(tiny_llama: Path) -> None:
         assert process.stderr is not None
         while not process.stderr.readline().startswith("KV cache"):
             pass
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
-        assert process.stderr.read() == ""
+        while process.poll() is None:
+            # Pressed again if nothing happens: Python may miss a signal in the instant before input() waits.
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+        assert process.returncode == 130
+        # What it says of itself as it begins may come before the signal.
+        assert all(line.startswith("Native kernels") for line in process.stderr)

@@ -227,14 +227,14 @@ class Terminal:
         return code
 
 
-def test_it_waits_for_a_server_that_went_away() -> None:
-    server = MetricsServer()
+def test_it_waits_for_a_server_that_went_away(reserved_port: int) -> None:
+    server = MetricsServer(port=reserved_port)
     terminal = Terminal(server.url)
     try:
         terminal.wait_for("43.0%")
         server.close()
         terminal.wait_for("waiting for it")
-        server = MetricsServer(port=server.port)
+        server = MetricsServer(port=reserved_port)
         terminal.wait_for("43.0%")
         terminal.wait_for("75.0%")
     finally:

@@ -218,6 +218,8 @@ def test_a_full_disk_stops_the_run(server: FakeServer, tmp_path: Path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
+    # All of them would take seconds: the disk turns out to be full long before, even if the writer does not run at once.
+    server.delay_s = 0.5
     source = write(tmp_path / "in.jsonl", [request(str(index)) for index in range(50)])
     with pytest.raises(QuireError, match="No space left on device; make room and run again"):
         run(source, tmp_path / "out.jsonl", server.url)
@@ -251,15 +253,17 @@ def wait_for_lines(path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_run_is_taken_up(server: FakeServer, tmp_path: Path, how: signal.Signals) -> None:
-    server.delay_s = 0.02
     source = write(tmp_path / "in.jsonl", [request(f"r{index}") for index in range(NUM_LINES)])
     target = tmp_path / "out.jsonl"
-    for part in (10, 30):
+    for part, num_answers in ((10, 12), (30, 26)):
+        # Some more than it takes: requests of the run before may still be on their way.
+        server.plan = ["ok"] * num_answers + ["hang"] * NUM_LINES
         with start(source, target, server.url) as process:
             wait_for_lines(target, part)
             process.send_signal(how)
             assert process.wait(30) == (130 if how == signal.SIGINT else -how)
         assert part <= len(target.read_bytes().splitlines()) < NUM_LINES
+    server.plan = []
     with target.open("ab") as file:
         file.write(b'{"id": "batch_req_half a rec')
     with start(source, target, server.url) as process:

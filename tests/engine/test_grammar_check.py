@@ -143,10 +143,10 @@ def test_cve_2026_55574_grammars_that_explode_are_refused(check: GrammarCheck, f
 
 
 def test_cve_2026_55574_a_compiler_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_check, "TIME_LIMIT_S", 0.2)
     check = GrammarCheck(small_tokenizer("sentencepiece"), 1000)
     try:
         check.resolve(StructuredOutputs(regex="a"))
+        monkeypatch.setattr(grammar_check, "TIME_LIMIT_S", 0.2)
         hung = child_id(check)
         os.kill(hung, signal.SIGSTOP)
         # Stopping takes a moment: each of its threads has to notice.
@@ -161,12 +161,18 @@ def test_cve_2026_55574_a_compiler_that_hangs_is_killed(monkeypatch: pytest.Monk
         check.close()
 
 
-def test_a_compiler_that_does_not_start_is_no_fault_of_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_does_not_start_is_no_fault_of_the_grammar(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    never_starts = tmp_path / "python"
+    never_starts.write_text("#!/bin/sh\nexec sleep 60\n")
+    never_starts.chmod(0o700)
     check = GrammarCheck(small_tokenizer("byte-level"), 1000)
     try:
         with monkeypatch.context() as slow:
-            slow.setattr(grammar_check, "START_LIMIT_S", 0.0)
-            with pytest.raises(RequestTimeoutError, match="did not start within 0 s"):
+            slow.setattr(grammar_check, "START_LIMIT_S", 0.2)
+            slow.setattr(sys, "executable", str(never_starts))
+            with pytest.raises(RequestTimeoutError, match=r"did not start within 0\.2 s"):
                 check.resolve(StructuredOutputs(regex="a"))
         assert check.resolve(StructuredOutputs(regex="a")).compiled_from, "the same grammar, later"
     finally:
@@ -216,8 +222,9 @@ def test_the_child_ends_with_its_parent() -> None:
 
 def wait_for_end(process_id: int) -> bool:
     """Whether a process that is not our child ends; the test's own time limit ends the wait."""
-    descriptor = os.pidfd_open(process_id) if Path(f"/proc/{process_id}").exists() else None
-    if descriptor is None:
+    try:
+        descriptor = os.pidfd_open(process_id)
+    except ProcessLookupError:
         return True
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)

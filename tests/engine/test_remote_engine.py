@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from quire.engine.engine_process import EngineService
 from quire.engine.heartbeat import Heartbeat
 from quire.engine.input_processor import InputProcessor
 from quire.engine.launch import launch
-from quire.engine.remote_engine import ClientFiles, FinishFiles, RemoteEngine
+from quire.engine.remote_engine import SILENCE_LIMIT_S, ClientFiles, FinishFiles, RemoteEngine
 from quire.errors import EngineDeadError, InvalidRequestError
 
 PATIENCE_MS = 20_000
@@ -116,19 +117,18 @@ def test_a_stop_string_found_here_ends_the_sample_there(tiny_llama: Path, tmp_pa
 
 def test_leaving_a_stream_frees_its_blocks(tiny_llama: Path, tmp_path: Path) -> None:
     async def body(llm: AsyncLLM, service: EngineService) -> None:
-        left = threading.Event()
-
         def stay_unfinished() -> None:
+            """No further step ends before a message came."""
             if service._engine.steps.num_steps >= 2:
-                left.wait(PATIENCE_MS / 1000)
+                service._requests.poll(PATIENCE_MS)
 
         service._engine.view.while_computing = stay_unfinished
         async for output in llm.generate("abc", params(max_tokens=400, output_kind=OutputKind.DELTA)):
             assert not output.finished
             break
-        left.set()
         while service._engine.has_unfinished:
             await asyncio.sleep(0.01)
+        assert service._engine.steps.num_steps < 20, "it was computed to its end"
 
     run(tiny_llama, tmp_path, body)
 
@@ -227,6 +227,33 @@ def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, t
             service._engine.abort("0")
         finally:
             let_go.set()
+
+    run(tiny_llama, tmp_path, body)
+
+
+def test_a_long_step_is_not_taken_for_death(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        connection, may_end = llm._connection, threading.Event()
+        assert isinstance(connection, RemoteEngine)
+
+        def in_a_long_step() -> bool:
+            return connection.status is not None and connection.status.step_seconds > SILENCE_LIMIT_S
+
+        def alive() -> bool:
+            # Unless this process did not run, and has what was said meanwhile still to read.
+            with suppress(EngineDeadError):
+                connection.check_alive()
+                return True
+            return False
+
+        service._engine.view.while_computing = lambda: may_end.wait(60)
+        running = asyncio.create_task(last(llm, "abc", params()))
+        try:
+            await asyncio.to_thread(wait_for, in_a_long_step, "news from within a long step", 30)
+            await asyncio.to_thread(wait_for, alive, "a sign of life", 30)
+        finally:
+            may_end.set()
+        assert len((await running).outputs[0].token_ids) == 12
 
     run(tiny_llama, tmp_path, body)
 

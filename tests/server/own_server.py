@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-from tests.server.running_server import assert_no_warnings
+from tests.server.running_server import RunningServer, assert_no_warnings
 
 PATIENCE_S = 120.0
 """For what must happen, on a machine that may be busy with much else."""
@@ -171,6 +171,13 @@ def own_server(*flags: str, ready: bool = True, **settings: Any) -> Iterator[Own
         assert_no_warnings(server.log())
     finally:
         server.close()
+
+
+def counted(server: OwnServer | RunningServer, name: str) -> float:
+    """A counter of /metrics, which is some 0.1 s old."""
+    page = httpx.get(f"{server.url}/metrics", trust_env=False, verify=False, timeout=PATIENCE_S).raise_for_status().text
+    lines = [line for line in page.splitlines() if line.startswith(f"quire:{name}_total")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 def exchange(port: int, request: bytes, *, chunks: Sequence[bytes] = ()) -> bytes:

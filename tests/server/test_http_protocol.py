@@ -186,7 +186,10 @@ def test_case_32_a_reader_that_stops_reading_is_aborted_and_others_go_on() -> No
     serve(test, reader_timeout_s=3.0)
 
 
-def test_more_connections_than_files_are_503() -> None:
+def test_more_connections_than_files_are_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Those that are held send no head.
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", PATIENCE_S)
+
     async def test(connect: Connect, state: ServerState) -> None:
         held = [await connect() for _ in range(3)]
         while len(state.connections) < 3:
@@ -214,4 +217,4 @@ def test_what_does_not_parse_behind_an_answer_leaves_that_whole() -> None:
         while state.tasks:
             await asyncio.sleep(0.01)
 
-    serve(test)
+    serve(test, reader_timeout_s=PATIENCE_S)

@@ -89,12 +89,14 @@ def test_nobody_listens_unless_somebody_looks(page: Page) -> None:
     assert streams == []
     page.click("#nav-engine")
     expect(page.locator("#engine-state")).to_have_text("live")
-    page.click("#pause")
+    with page.expect_event("requestfailed", lambda request: "/engine/view" in request.url):
+        page.click("#pause")
     expect(page.locator("#engine-state")).to_have_text("paused")
     expect(page.locator("#pause")).to_have_attribute("aria-pressed", "true")
     page.click("#pause")
     expect(page.locator("#engine-state")).to_have_text("live")
-    page.click("#nav-chat")
+    with page.expect_event("requestfailed", lambda request: "/engine/view" in request.url):
+        page.click("#nav-chat")
     page.wait_for_function("() => !document.querySelector('#engine-state').classList.contains('live')")
     assert len(streams) == len(ended) == 2
 

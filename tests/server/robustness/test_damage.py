@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -130,15 +129,15 @@ def test_case_27_a_vocabulary_larger_than_the_models(tiny_llama: Path, tmp_path:
             assert client.post("/v1/completions", json={"prompt": "ab", "max_tokens": 2}).status_code == 200
 
 
-def test_case_38_a_full_disk_under_the_log(smollm2: str) -> None:
+def test_case_38_a_full_disk_under_the_log(smollm2: str, reserved_port: int) -> None:
     """Every line it writes fails with ENOSPC; every request succeeds."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     command = [sys.executable, "-m", "quire.cli.main", "serve", smollm2, "--executor", "null", "--num-blocks", "600"]
     with open("/dev/full", "w") as full:
-        server = subprocess.Popen([*command, "--port", str(port)], stdout=full, stderr=full, start_new_session=True)
+        server = subprocess.Popen(
+            [*command, "--port", str(reserved_port)], stdout=full, stderr=full, start_new_session=True
+        )
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{reserved_port}"
         with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
 
             def ready() -> bool:

@@ -18,13 +18,15 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.server.own_server import PATIENCE_S, OwnServer, descendants, is_gone, own_server, wait_for
+from tests.server.own_server import PATIENCE_S, OwnServer, counted, descendants, is_gone, own_server, wait_for
 
 NULL = ("--executor", "null", "--num-blocks", "9000", "--max-num-seqs", "64")
 SLOW = (*NULL, "--max-num-seqs", "1")
 """The last flag counts: one sequence after the other, so that requests are pending for long enough to do something."""
 LONG = {"prompt": "go on", "max_tokens": 8000, "n": 16, "ignore_eos": True}
 """Some seconds of work, and megabytes of answer, on an engine that computes nothing."""
+NUM_LONGER = 128
+"""Of samples instead: it does not end while a test does something, even if that is held up for seconds."""
 
 
 class Answer(threading.Thread):
@@ -52,8 +54,13 @@ class Answer(threading.Thread):
 
 
 def pending(server: OwnServer, count: int) -> None:
-    """Wait until so many samples have reached the engine."""
-    wait_for(lambda: load(server)["server_load"] >= count, f"{count} samples")
+    """Wait until so many samples have reached the engine; a request that it has not begun is one."""
+    wait_for(lambda: num_ended(server) + load(server)["server_load"] >= count, f"{count} samples")
+
+
+def num_ended(server: OwnServer) -> float:
+    """Samples of LONG requests."""
+    return counted(server, "generation_tokens") // LONG["max_tokens"]
 
 
 def pending_answer(server: OwnServer) -> Answer:
@@ -105,7 +112,7 @@ def error_of(answer: Answer) -> str:
 
 
 def stream_that_has_begun(server: OwnServer) -> Answer:
-    answer = Answer(server, stream=True)
+    answer = Answer(server, stream=True, n=NUM_LONGER)
     with server.client() as client:
         name = "quire:time_to_first_token_seconds_count"
         wait_for(
@@ -125,8 +132,9 @@ def server(smollm2: str) -> Iterator[OwnServer]:
 
 def test_case_18_engine_killed_with_requests_pending(server: OwnServer) -> None:
     engine = server.engine_pid
-    answers = [stream_that_has_begun(server), *(Answer(server, stream=stream) for stream in (True, False, False))]
-    pending(server, 4)
+    first = stream_that_has_begun(server)
+    answers = [first, *(Answer(server, stream=stream, n=NUM_LONGER) for stream in (True, False, False))]
+    pending(server, NUM_LONGER + 3)
     os.kill(engine, signal.SIGSTOP)
     assert all(answer.is_alive() for answer in answers)
     os.kill(engine, signal.SIGKILL)
@@ -146,8 +154,8 @@ def test_case_18_engine_killed_with_requests_pending(server: OwnServer) -> None:
 
 def test_case_19_engine_frozen_and_thawed(server: OwnServer) -> None:
     engine = server.engine_pid
-    answers = [stream_that_has_begun(server), Answer(server)]
-    pending(server, 2)
+    answers = [stream_that_has_begun(server), Answer(server, n=NUM_LONGER)]
+    pending(server, NUM_LONGER + 1)
     os.kill(engine, signal.SIGSTOP)
     wait_for(lambda: server.status_of("/health") == 503, "503 on /health")
     assert server.status_of("/health/live") == 200
@@ -158,6 +166,7 @@ def test_case_19_engine_frozen_and_thawed(server: OwnServer) -> None:
     wait_for(lambda: server.status_of("/health") == 200, "recovery")
     # It was told to forget what nobody waits for any more.
     wait_for(lambda: load(server)["server_load"] == 0 == load(server)["kv_cache_usage_perc"], "idleness")
+    assert counted(server, "generation_tokens") < NUM_LONGER * LONG["max_tokens"]
     with server.client() as client:
         assert client.post("/v1/completions", json={"prompt": "go on", "max_tokens": 3}).status_code == 200
     assert server.engine_pid == engine
@@ -165,8 +174,9 @@ def test_case_19_engine_frozen_and_thawed(server: OwnServer) -> None:
 
 @pytest.mark.real
 def test_case_20_a_slow_prefill_is_no_hang(smollm2: str) -> None:
+    """A step of some seconds, in which an engine that kept silent would be taken for dead."""
     with own_server(smollm2, "--num-blocks", "600", "--num-threads", "1", "--max-num-batched-tokens", "8192") as server:
-        answer = Answer(server, prompt=list(range(1000, 3000)), max_tokens=1, n=1)
+        answer = Answer(server, prompt=list(range(1000, 7000)), max_tokens=1, n=1)
         statuses = []
         with server.client() as client:
             while answer.is_alive():
@@ -175,6 +185,8 @@ def test_case_20_a_slow_prefill_is_no_hang(smollm2: str) -> None:
                 time.sleep(0.05)
         assert answer.status == 200
         assert set(statuses) == {200}
+        # One or two may have come before the step, and one that waited for its end behind it.
+        assert len(statuses) > 5, "nobody was answered during the step"
 
 
 def test_case_22_api_process_killed(smollm2: str) -> None:
@@ -252,9 +264,14 @@ def test_case_24_a_signal_while_loading(smollm2: str, executor: str, number: int
         assert all(is_gone(pid) for pid in everyone)
 
 
-def test_an_engine_that_is_killed_while_loading_ends_the_server(smollm2: str) -> None:
+def test_an_engine_that_is_killed_while_loading_ends_the_server(smollm2: str, tmp_path: Path) -> None:
     """As by a system without memory: nothing could ever be served."""
-    with own_server(smollm2, "--executor", "uniproc", ready=False) as server:
+    # It does not get ready before the signal comes.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\nif 'quire.engine.engine_process' in sys.orig_argv:\n    time.sleep(600)\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path)}
+    with own_server(smollm2, "--executor", "uniproc", ready=False, environment=environment) as server:
         wait_for(lambda: server.children("quire.engine.engine_process"), "an engine process")
         everyone = descendants(server.pid)
         os.kill(server.engine_pid, signal.SIGKILL)
@@ -276,10 +293,9 @@ def test_a_servers_processes_start_one_blas_thread(
             assert expected in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
-def test_a_quiet_server_says_nothing(smollm2: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "quire.cli.main", "serve", smollm2, "--quiet", "--port", str(port), *NULL]
+def test_a_quiet_server_says_nothing(smollm2: str, reserved_port: int) -> None:
+    port = str(reserved_port)
+    command = [sys.executable, "-m", "quire.cli.main", "serve", smollm2, "--quiet", "--port", port, *NULL]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE_S) as client:

@@ -296,12 +296,11 @@ def test_cve_2024_34359_a_template_of_the_model_file_cannot_get_out(tiny_llama: 
                 assert "0x" not in answer.text
         with ThreadPoolExecutor(1) as pool:
             endless = pool.submit(client.post, CHAT, json={"messages": USER, "chat_template": ENDLESS})
-            healthy = 0
-            while not endless.done():
+            while True:
                 assert server.status_of("/health") == 200
-                healthy += 1
+                if endless.done():
+                    break
             assert endless.result().status_code == 400
-            assert healthy
     assert not marker.exists()
 
 

@@ -89,7 +89,7 @@ def test_cve_2025_48956_clients_that_send_slowly_hold_nobody_up(guarded: OwnServ
     try:
         for i, connection in enumerate(slow):
             connection.sendall(beginnings[i % len(beginnings)])
-        wait_for(lambda: num_files(api_pid) >= before + len(slow), "400 connections")
+        wait_for(lambda: num_files(api_pid) >= len(slow), "400 connections")
         with guarded.client() as client:
             assert client.get("/health").status_code == 200
             assert client.get("/v1/models").status_code == 200
