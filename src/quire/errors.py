@@ -56,5 +56,6 @@ class GenerationFailedError(QuireError):
 
 
 def in_words(error: BaseException) -> str:
-    """What it says, or its kind: a time-out often says nothing."""
-    return str(error) or type(error).__name__
+    """What it says, or its kind: a time-out often says nothing. Of the system's without number and file, which the sentence around has."""
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or str(error) or type(error).__name__

@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.bench.report import Report
 from quire.bench.statistics import spread
-from quire.errors import InvalidRequestError, QuireError
+from quire.errors import InvalidRequestError, QuireError, in_words
 
 BLUE, ORANGE, GREY = "#3b6ea5", "#d0743c", "#888888"
 
@@ -38,7 +38,7 @@ def save_figure(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path, dpi=120)
     except OSError as error:
-        raise InvalidRequestError(f"The plot cannot be written to {path}: {error}.", field="plot") from error
+        raise InvalidRequestError(f"The plot cannot be written to {path}: {in_words(error)}.", field="plot") from error
 
 
 def _draw_speed(axes: Any, report: Report) -> None:

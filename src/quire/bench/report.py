@@ -12,7 +12,7 @@ from rich.table import Table
 
 from quire.bench.statistics import Spread, spread
 from quire.bench.times import Measurement
-from quire.errors import InvalidRequestError
+from quire.errors import InvalidRequestError, in_words
 
 ROWS = (
     ("requests/s", "request_throughput"),
@@ -62,7 +62,9 @@ def write_json(result: dict[str, Any], path: Path) -> None:
     try:
         path.write_text(json.dumps(result, indent=2) + "\n")
     except OSError as error:
-        raise InvalidRequestError(f"The result cannot be written to {path}: {error}.", field="output") from error
+        raise InvalidRequestError(
+            f"The result cannot be written to {path}: {in_words(error)}.", field="output"
+        ) from error
 
 
 def print_table(report: Report) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import InvalidRequestError
+from quire.errors import InvalidRequestError, in_words
 
 HUMAN_ROLES = ("human", "user")
 
@@ -106,7 +106,7 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
-            f"The dataset {path} cannot be read as UTF-8 text: {error}.", field="dataset"
+            f"The dataset {path} cannot be read as UTF-8 text: {in_words(error)}.", field="dataset"
         ) from error
 
 

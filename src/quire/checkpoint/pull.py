@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quire.checkpoint.cache_dir import cache_dir
 from quire.checkpoint.catalog import BuiltinFile, BuiltinModel, builtin_model
-from quire.errors import DownloadError
+from quire.errors import DownloadError, in_words
 
 
 def pull(name: str) -> Path:
@@ -40,7 +40,7 @@ def pull(name: str) -> Path:
         ) from None
     except OSError as error:
         raise DownloadError(
-            f"{name} could not be stored under {target.parent}: {error}; make room there, or set QUIRE_CACHE to"
+            f"{name} could not be stored under {target.parent}: {in_words(error)}; make room there, or set QUIRE_CACHE to"
             " another directory."
         ) from error
     return target

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from quire.checkpoint.tokenizer_json import byte_level_tokenizer_json, serialize
-from quire.errors import CheckpointError
+from quire.errors import CheckpointError, in_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} could not be read as JSON: {error}; fetch the file again.") from error
+        raise CheckpointError(f"{path} could not be read as JSON: {in_words(error)}; fetch the file again.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a JSON {type(content).__name__}, not an object; fetch the file again.")
     return content
@@ -153,7 +153,9 @@ def _read_ids(path: Path) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} holds no token ids by token: {error}; fetch the file again.") from error
+        raise CheckpointError(
+            f"{path} holds no token ids by token: {in_words(error)}; fetch the file again."
+        ) from error
 
 
 class _NamedTemplate(msgspec.Struct):
@@ -183,4 +185,6 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} could not be read as UTF-8 text: {error}; fetch the file again.") from error
+        raise CheckpointError(
+            f"{path} could not be read as UTF-8 text: {in_words(error)}; fetch the file again."
+        ) from error

@@ -13,7 +13,7 @@ from typing import NoReturn, TextIO
 
 from quire import __version__
 from quire.cli.shared_flags import add_shared_flags
-from quire.errors import QuireError
+from quire.errors import QuireError, in_words
 
 EXIT_ERROR, EXIT_INTERRUPTED = 1, 130
 
@@ -82,7 +82,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         _flush(sys.stdout)
-        return _report(_in_words(error), debug=args.debug)
+        where = error.filename or "what this command writes or reads"
+        return _report(f"The system refused {where}: {in_words(error)}.", debug=args.debug)
     finally:
         # What a full disk does not take of the log is lost; it must not decide on the exit code.
         _flush(sys.stderr)
@@ -107,12 +108,6 @@ def _report(message: str, *, debug: bool) -> int:
         traceback.print_exc()
     print(f"error: {message}", file=sys.stderr)
     return EXIT_ERROR
-
-
-def _in_words(error: OSError) -> str:
-    """What the system refused: without its number, and with the file if it named one."""
-    where = "what this command writes or reads" if error.filename is None else str(error.filename)
-    return f"The system refused {where}: {error.strerror or error}."
 
 
 def _flush(stream: TextIO) -> None:

@@ -19,7 +19,7 @@ import httpx
 import msgspec
 from filelock import FileLock, Timeout
 
-from quire.errors import InvalidRequestError, QuireError
+from quire.errors import InvalidRequestError, QuireError, in_words
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for text that is none, and for what is nested deeper than Python goes."""
@@ -46,7 +46,7 @@ def read_input(path: Path) -> Iterator[BatchLine]:
                 if raw.strip():
                     yield parse_line(number, raw.strip(), seen)
     except OSError as error:
-        raise InvalidRequestError(f"The batch {path} cannot be read: {error}.", field="input") from error
+        raise InvalidRequestError(f"The batch {path} cannot be read: {in_words(error)}.", field="input") from error
 
 
 def parse_line(number: int, raw: bytes, seen: set[bytes]) -> BatchLine:
@@ -102,7 +102,9 @@ class BatchOutput:
             raise InvalidRequestError(f"Another run writes to {path}.", field="output") from error
         except OSError as error:
             self._unlock()
-            raise InvalidRequestError(f"The output {path} cannot be written: {error}.", field="output") from error
+            raise InvalidRequestError(
+                f"The output {path} cannot be written: {in_words(error)}.", field="output"
+            ) from error
         except InvalidRequestError:
             self._unlock()
             raise
@@ -121,7 +123,7 @@ class BatchOutput:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise QuireError(
-                f"{self._path} cannot be written: {error}; make room and run again to take the batch up."
+                f"{self._path} cannot be written: {in_words(error)}; make room and run again to take the batch up."
             ) from error
 
     def __enter__(self) -> Self:

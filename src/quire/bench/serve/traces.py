@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from quire.errors import InvalidRequestError
+from quire.errors import InvalidRequestError, in_words
 
 MOONCAKE_BLOCK = 512
 """Tokens that one hash id stands for."""
@@ -83,7 +83,9 @@ def read_trace(path: Path, limit: int | None = None) -> list[TracedRequest]:
                         field="dataset_path",
                     ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"The trace {path} cannot be read: {error}.", field="dataset_path") from error
+        raise InvalidRequestError(
+            f"The trace {path} cannot be read: {in_words(error)}.", field="dataset_path"
+        ) from error
     if not requests:
         raise InvalidRequestError(f"The trace {path} holds no requests.", field="dataset_path")
     requests.sort(key=lambda pair: pair[0])
