@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.inside import runner_of
 
 from quire import LLM, RequestOutput, SamplingParams
 from quire.attention.select import BACKENDS
@@ -246,7 +247,7 @@ def test_layer_norm_ungated_activations_and_learned_positions(
             assert answer(llm.generate(PROBE, params, use_tqdm=False)[0]) == expected, change
             for num_neighbours, position in ((1, 0), (6, 4)):
                 assert among(llm, params, num_neighbours, position) == expected, (change, num_neighbours)
-            programs = llm._engine.client.engine.steps.executor._worker._runner._programs  # type: ignore[union-attr]
+            programs = runner_of(llm)._programs
             assert {(True, Wanted.LOGITS), (False, Wanted.LOGITS)} <= set(programs._last_tokens), (
                 "steps were not recorded"
             )

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from tests.inside import worker_of
 from tests.tiny_models import save_sentence_transformer, save_tiny_bert
 from transformers import AutoModel
 
@@ -187,7 +188,7 @@ def test_vectors_that_are_not_finite_are_an_error_of_their_text(
 ) -> None:
     """In float16 a real model may overflow; here one text does."""
     with LLM(str(tiny_bert), num_threads=1, enforce_eager=True) as llm:
-        worker = llm._engine.client.engine.steps.executor._worker
+        worker = worker_of(llm)
         assert isinstance(worker, EncodeWorker)
         forward = worker._model.forward
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.inside import runner_of
 from tests.tiny_models import save_tiny_llama
 
 from quire import LLM, SamplingParams
@@ -71,7 +72,7 @@ WEIGHTS: dict[str, dict[str, Any]] = {
 def run(model: str, prompts: list[list[int]] = PROMPTS, **config: Any) -> list[Any]:
     with LLM(model, backend="cpu", num_blocks=400, enable_prefix_caching=False, **config) as llm:
         found = answers(llm.generate(prompts, PARAMS, use_tqdm=False))  # type: ignore[arg-type]
-        programs = llm._engine.client.engine.steps.executor._worker._runner._programs  # type: ignore[union-attr]
+        programs = runner_of(llm)._programs
         assert (programs is None) is config.get("enforce_eager", False)
         assert programs is None or {(True, Wanted.LOGITS), (False, Wanted.LOGITS)} <= set(programs._last_tokens)
         return found
@@ -157,7 +158,7 @@ def test_tokens_that_are_searched_for_are_those_of_all_logits(
     expected = [tokens for tokens, _ in run(name, **config)]
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
     with LLM(name, backend="cpu", num_blocks=400, **config) as llm:
-        programs = llm._engine.client.engine.steps.executor._worker._runner._programs  # type: ignore[union-attr]
+        programs = runner_of(llm)._programs
 
         def kinds() -> set[tuple[bool, Wanted]]:
             return set(programs._last_tokens)

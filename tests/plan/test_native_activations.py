@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.inside import runner_of
 
 from quire import LLM, SamplingParams
 from quire.checkpoint.model_config import ModelConfig
@@ -67,7 +68,7 @@ def test_programs_take_about_what_is_planned(model_name: str, dtype: str, quanti
         for temperature in (0.0, 1.0):
             params = SamplingParams(temperature=temperature, max_tokens=3, ignore_eos=True)
             llm.generate([[5, 6, 7]] * max_num_seqs, params, use_tqdm=False)
-        runner = llm._engine.client.engine.steps.executor._worker._runner  # type: ignore[union-attr]
+        runner = runner_of(llm)
         laid_out, model = runner._programs._arena.num_bytes, runner._model.config
     planned = native_activation_bytes(
         model, bytes_per_element=BYTES_PER_ELEMENT[dtype], num_tokens=MAX_RECORDED_TOKENS, num_rows=max_num_seqs

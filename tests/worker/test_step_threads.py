@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.inside import runner_of
 
 from quire import LLM, SamplingParams
 from quire.core.interrupts import DeferredInterrupt
@@ -105,7 +106,7 @@ def test_an_interrupt_waits_for_the_end_of_the_step(
     with LLM(str(tiny_llama), **config) as llm:
         expected = llm.generate([PROMPT, PROMPT[3:]], params, use_tqdm=False)
         assert llm.reset_prefix_cache()
-        runner = llm._engine.client.engine.steps.executor._worker._runner  # type: ignore[attr-defined]
+        runner = runner_of(llm)
         compute, num_calls = runner._compute, 0
 
         def interrupted(*args: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quire.errors import CheckpointError
+from quire.errors import CheckpointError, in_words
 
 
 class MappedFile:
@@ -31,7 +31,7 @@ class MappedFile:
             with path.open("rb") as file:
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
-            raise CheckpointError(f"{path} could not be read: {error.strerror}.") from error
+            raise CheckpointError(f"{path} could not be read: {in_words(error)}.") from error
         except ValueError as error:
             raise CheckpointError(f"{path} is empty; fetch the file again.") from error
         self.num_bytes = len(self.data)

@@ -19,6 +19,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from quire.errors import in_words
+
 PAGE = 4096
 END = struct.Struct("<QI8s")
 """Bytes of the index, its checksum, MAGIC."""
@@ -63,7 +65,7 @@ class PackedFile:
         except FileNotFoundError as error:
             raise PackedFileError("there is none yet") from error
         except OSError as error:
-            raise PackedFileError(f"it could not be opened: {error.strerror}") from error
+            raise PackedFileError(f"it could not be opened: {in_words(error)}") from error
         try:
             index = self._read_index()
             if index.key != key:
@@ -73,7 +75,7 @@ class PackedFile:
                 os.utime(path)  # The files used last are kept longest.
         except OSError as error:
             self.close()
-            raise PackedFileError(f"it could not be read: {error.strerror}") from error
+            raise PackedFileError(f"it could not be read: {in_words(error)}") from error
         except BaseException:
             self.close()
             raise
@@ -91,7 +93,7 @@ class PackedFile:
                     raise PackedFileError("it ends too early")
                 rest = rest[num_read:]
         except OSError as error:
-            raise PackedFileError(f"it could not be read: {error.strerror}") from error
+            raise PackedFileError(f"it could not be read: {in_words(error)}") from error
         if checksum(memory) != block.checksum:
             raise PackedFileError("its bytes are not those that were written")
 

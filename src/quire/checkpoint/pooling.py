@@ -14,7 +14,7 @@ import msgspec
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.model_config import PoolingConfig, PoolingKind
 from quire.checkpoint.tokenizer_files import read_json
-from quire.errors import CheckpointError, UnsupportedModelError
+from quire.errors import CheckpointError, UnsupportedModelError, in_words
 
 MODULES_FILE, LENGTH_FILE, STEP_FILE = "modules.json", "sentence_bert_config.json", "config.json"
 MODES: Mapping[str, PoolingKind] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
@@ -66,7 +66,7 @@ def _read_modules(path: Path) -> list[_Module]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise CheckpointError(f"{path} could not be read: {error.strerror}; fetch the file again.") from error
+        raise CheckpointError(f"{path} could not be read: {in_words(error)}; fetch the file again.") from error
     except msgspec.MsgspecError as error:
         raise CheckpointError(f"{path} is not a list of modules: {error}; fetch the file again.") from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from quire.checkpoint.catalog import BUILTIN_MODELS
 from quire.checkpoint.pull import pull
 from quire.checkpoint.safetensors_index import PICKLE_SUFFIXES, find_safetensors
-from quire.errors import ModelNotFoundError, UnsupportedModelError
+from quire.errors import ModelNotFoundError, UnsupportedModelError, in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,8 @@ def _find_here(reference: str, with_weights: bool) -> ModelFiles | None:
             return _resolve_directory(path, path.resolve().name, with_weights)
         return None
     except (OSError, RuntimeError, ValueError) as error:  # of pathlib: no permission, no such user, a name with a NUL
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise ModelNotFoundError(
-            f"{reference!r} cannot be looked for among the files of this machine ({reason}); give a directory or a"
+            f"{reference!r} cannot be looked for among the files of this machine ({in_words(error)}); give a directory or a"
             " .gguf file that you may read."
         ) from error
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError, in_words
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -53,7 +53,7 @@ def shard_names(index: Path) -> list[str]:
     try:
         weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
     except OSError as error:
-        raise CheckpointError(f"{index} could not be read: {error.strerror}.") from error
+        raise CheckpointError(f"{index} could not be read: {in_words(error)}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{index} is not an index of safetensors files: {error}; fetch it again.") from error
     for tensor, name in weight_map.items():

@@ -102,7 +102,7 @@ def _read_tokenizer_json(directory: Path) -> bytes:
         try:
             return path.read_bytes()
         except OSError as error:
-            raise CheckpointError(f"{path} could not be read: {error.strerror}; fetch the file again.") from error
+            raise CheckpointError(f"{path} could not be read: {in_words(error)}; fetch the file again.") from error
     if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
         return _join_vocab_and_merges(directory)
     others = ", ".join(sorted(p.name for p in directory.glob("*.model"))) or "no other tokenizer file either"
@@ -132,13 +132,13 @@ def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str
     for name, value in (*read_json(directory / "special_tokens_map.json").items(), *config.items()):
         text = value.get("content") if isinstance(value, dict) else value
         if name.endswith("_token") and isinstance(text, str):
-            named[name] = text
             try:
                 text.encode()
             except UnicodeEncodeError as error:
                 raise CheckpointError(
                     f"The tokenizer of {directory} has half of a surrogate pair in its {name}; fetch the files again."
                 ) from error
+            named[name] = text
     return named
 
 

@@ -36,8 +36,8 @@ class StepExecutor(Protocol[_Submitted, _Collected]):
 class StepQueue(Generic[Plan, Result]):
     """Keeps up to `max_in_flight` steps submitted, and counts those that were computed.
 
-    After a failed step the state of compute is unknown: nothing may continue on it, and every later call raises
-    EngineDeadError.
+    After a failed step the state of compute is unknown, and nothing may continue on it: `fill` and `take` raise
+    EngineDeadError when one fails, and `check_alive`, which comes before them, from then on.
     """
 
     def __init__(self, executor: StepExecutor[Plan, Result], max_in_flight: int) -> None:

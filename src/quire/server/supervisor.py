@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire.config import EngineConfig, ServerConfig
-from quire.errors import QuireError
+from quire.errors import QuireError, in_words
 
 logger = logging.getLogger("quire")
 
@@ -201,7 +201,7 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
             listener.listen(BACKLOG)
         except OSError as error:
             raise PortInUseError(
-                f"Cannot listen on {host}:{port} ({error.strerror or error}); stop what listens there, or choose another"
+                f"Cannot listen on {host}:{port} ({in_words(error)}); stop what listens there, or choose another"
                 " --host or --port."
             ) from error
         yield listener

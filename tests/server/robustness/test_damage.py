@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
+from tests.inside import worker_of
 from tests.server.own_server import PATIENCE_S, descendants, own_server, wait_for
 
 import quire
@@ -49,7 +50,7 @@ def test_case_15_a_row_of_nan_fails_alone(tiny_llama: Path) -> None:
     poisoned = [[2 + i] * 40 + [POISON] * 20 for i in range(3)]
     with LLM(str(tiny_llama), num_blocks=128, num_threads=1, backend="reference") as llm:
         expected = llm.generate([1] * 40, greedy, use_tqdm=False)[0].outputs[0].text
-        embedding = llm._engine.client.engine.steps.executor._worker._model.embedding.table._weight  # type: ignore[attr-defined]
+        embedding = worker_of(llm)._model.embedding.table._weight
         assert embedding.shape[0] == 320
         embedding[POISON] = torch.nan
         for _ in range(2):

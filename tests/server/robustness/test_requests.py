@@ -108,7 +108,7 @@ def test_case_04_a_storm_leaves_no_block_held(null_server: RunningServer) -> Non
 
 
 def test_case_05_and_case_06_more_than_the_kv_cache_holds(smollm2: str) -> None:
-    """1,024 tokens of KV: fifty that crowd each other out all finish, and what could never fit is refused."""
+    """1,024 tokens of KV: fifty that crowd each other out all finish, so do samples of one request, and what could never fit is refused."""
     flags = ("--executor", "null", "--num-blocks", "65", "--max-model-len", "1000")
     with own_server(smollm2, *flags) as server, server.client() as client:
         with ThreadPoolExecutor(50) as pool:
@@ -118,8 +118,10 @@ def test_case_05_and_case_06_more_than_the_kv_cache_holds(smollm2: str) -> None:
             assert (status, body["usage"]["completion_tokens"]) == (200, 300 + i)
         preemptions = wait_for(lambda: counted(server, "num_preemptions"), "preemptions in /metrics")
         assert 0 < preemptions < 50 * 20
-        answer = client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 990, "n": 8})
-        assert answer.status_code in (200, 400)
+        several = client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 990, "n": 8})
+        assert several.status_code == 200
+        assert several.json()["usage"]["completion_tokens"] == 8 * 990
+        assert client.post(COMPLETIONS, json={"prompt": [1000] * 1100, "max_tokens": 9}).status_code == 400
         wait_for(lambda: client.get("/load").json()["kv_cache_usage_perc"] == 0, "free blocks")
 
 
