@@ -67,8 +67,7 @@ class EncodeEngine:
         """Compute the next texts; returns what the clients should hear."""
         self.steps.check_alive()
         start_time = time.monotonic()
-        self.steps.fill(self.scheduler.plan)
-        if not self.steps:
+        if not self.steps.fill(self.scheduler.plan):
             return []
         self.view.while_computing()
         plan, result = self.steps.take()

@@ -63,9 +63,9 @@ class Engine:
         """Advance every running sequence by one step; returns what the clients should hear."""
         self.steps.check_alive()
         start_time = time.monotonic()
-        self._receive()
-        self.steps.fill(self.scheduler.plan)
-        if not self.steps:
+        if self._inbox:
+            self._receive()
+        if not self.steps.fill(self.scheduler.plan):
             return []
         self.view.while_computing()
         plan, result = self.steps.take()
@@ -95,7 +95,8 @@ class Engine:
             if group is None:
                 continue
             deltas += group.advance(update)
-            self._forget_finished(group)
+            if update.sequence.finished:
+                self._forget_finished(group)
         return deltas
 
     def _forget_finished(self, group: SequenceGroup) -> None:

@@ -137,7 +137,7 @@ class RequestState:
 
     def has_ended(self, index: int) -> bool:
         """Of one sample."""
-        return self._samples[index].output.finished()
+        return self._samples[index].output.finish_reason is not None
 
     def append(self, delta: SampleDelta, now: float) -> str | None:
         """Take in a delta of a sample that has not ended, at a time, in monotonic seconds; returns the stop string that ends that sample, if one was found."""
@@ -147,7 +147,7 @@ class RequestState:
             shaped = [shape_logprobs(self._tokenizer, position) for position in delta.prompt_logprobs]
             self._prompt_logprobs = [None, *shaped]
         stop = sample.append(delta)
-        if sample.output.finished():
+        if sample.output.finish_reason is not None:
             self._metrics.finished_time = now
             self._num_unfinished -= 1
             self.finished = self._num_unfinished == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+
+import msgspec
 
 from quire.core.embedding import EmbeddingDelta, EmbeddingRequest, PoolingRequestOutput
 from quire.core.outputs import BeamSearchOutput, BeamSearchSequence, RequestOutput
@@ -17,12 +18,11 @@ from quire.errors import InvalidRequestError
 Output = RequestOutput | PoolingRequestOutput | tuple[str, BeamSearchOutput]
 
 
-@dataclass(slots=True)
-class Digest:
+class Digest(msgspec.Struct):
     """What one step's deltas came to. `stops`: (request id, sample, stop string) that the engine does not know yet."""
 
-    outputs: list[Output] = field(default_factory=list)
-    stops: list[tuple[str, int, str]] = field(default_factory=list)
+    outputs: list[Output]
+    stops: list[tuple[str, int, str]]
 
 
 def id_in_use(request_id: str) -> InvalidRequestError:
@@ -67,7 +67,7 @@ class RequestsInProgress:
 
     def digest(self, deltas: list[Delta]) -> Digest:
         """The outputs that one step's deltas changed, in order."""
-        digest, now = Digest(), time.monotonic()
+        digest, now = Digest([], []), time.monotonic()
         changed: dict[str, set[int]] = {}
         for delta in deltas:
             if isinstance(delta, EmbeddingDelta):

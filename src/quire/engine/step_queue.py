@@ -51,17 +51,18 @@ class StepQueue(Generic[Plan, Result]):
     def __bool__(self) -> bool:
         return bool(self._in_flight)
 
-    def fill(self, plan: Callable[[], Plan | None]) -> None:
-        """Submit what `plan` returns until enough is in flight, or it has nothing."""
+    def fill(self, plan: Callable[[], Plan | None]) -> bool:
+        """Submit what `plan` returns until enough is in flight, or it has nothing; whether anything is."""
         while len(self._in_flight) < self._max_in_flight:
             step = plan()
             if step is None:
-                return
+                break
             self._in_flight.append(step)
             try:
                 self.executor.submit(step)
             except Exception as error:
                 raise self._died(error) from error
+        return bool(self._in_flight)
 
     def take(self) -> tuple[Plan, Result]:
         """The oldest step and its result; waits for it."""

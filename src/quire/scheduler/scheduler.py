@@ -150,9 +150,11 @@ class Scheduler:
 
         Running sequences come before waiting ones, so that a long prompt never stalls decoding.
         """
-        self._settle_forks()
+        if self._forked:
+            self._settle_forks()
         budget = self._plan_running(self.config.max_num_batched_tokens)
-        self._admit(budget)
+        if self._waiting.sequences:
+            self._admit(budget)
         step = self._builder.build()
         if step is None:
             assert self._in_flight or not self.has_unfinished, "unfinished sequences, nothing to run or to wait for"

@@ -13,7 +13,7 @@ from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogpr
 from quire.kernels.tensor import Tensors
 from quire.models.registry import Model
 from quire.sampling.grammar import Grammars
-from quire.sampling.sampler import Sampler
+from quire.sampling.sampler import Sampler, SamplingRow
 from quire.worker.computed_step import ComputedStep
 from quire.worker.eager_steps import EagerSteps
 from quire.worker.kv_cache import KVCache
@@ -61,19 +61,25 @@ class ModelRunner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """By way of `Tensors.computing`."""
-        self._apply_changes(plan)
-        rows, sampling = [], []
+        if plan.released_seq_ids or plan.new_rows or plan.block_copies:
+            self._apply_changes(plan)
+        rows, sampling, prompt_logprobs = [], [], []
         for i, row_plan in enumerate(plan.rows):
             row = self._table.rows[row_plan.seq_id]
             rows.append(row)
+            if row_plan.new_block_ids is not None:
+                self._table.append_blocks(row, row_plan.new_block_ids)
             if row_plan.samples:
                 sampling.append(i)
                 row.sampling.prepare()
+            if row.sampling.num_prompt_logprobs is not None:
+                prompt_logprobs.append(i)
         step = self._compute(plan, rows)
         results = [RowResult(row_plan.seq_id, []) for row_plan in plan.rows]
         if sampling:
             self._sample(sampling, rows, step, results)
-        self._prompt_logprobs(plan.rows, rows, step, results)
+        for i in prompt_logprobs:
+            results[i].prompt_logprobs = self._prompt_logprobs(plan.rows[i], rows[i].sampling, step, i)
         return StepResult(plan.step_id, results)
 
     def _compute(self, plan: StepPlan, rows: list[Row]) -> ComputedStep:
@@ -85,9 +91,6 @@ class ModelRunner:
             self._table.release(seq_id)
         for new in plan.new_rows:
             self._table.add(new)
-        for row_plan in plan.rows:
-            if row_plan.new_block_ids is not None:
-                self._table.append_blocks(self._table.rows[row_plan.seq_id], row_plan.new_block_ids)
         if plan.block_copies:
             self._kv.copy_blocks(plan.block_copies)
 
@@ -121,21 +124,16 @@ class ModelRunner:
         """[L, D] -> [L, V]."""
         return self._tensors.numbers(self._model.logits(hidden))
 
-    def _prompt_logprobs(
-        self, plans: list[RowPlan], rows: list[Row], step: ComputedStep, results: list[RowResult]
-    ) -> None:
-        for i, (row_plan, row) in enumerate(zip(plans, rows, strict=True)):
-            num_logprobs = row.sampling.num_prompt_logprobs
-            if num_logprobs is None:
-                continue
-            found: list[TokenLogprobs] = []
-            for first, last in _chunks(
-                row_plan.start, min(row_plan.start + row_plan.num_tokens, row.sampling.num_prompt_tokens - 1)
-            ):
-                offset = step.query_starts[i] - row_plan.start
-                logits = self._all_logits(step.hidden[offset + first : offset + last])
-                found += self._sampler.prompt_logprobs(logits, row.token_ids[first + 1 : last + 1], num_logprobs)
-            results[i].prompt_logprobs = found
+    def _prompt_logprobs(self, plan: RowPlan, row: SamplingRow, step: ComputedStep, i: int) -> list[TokenLogprobs]:
+        """Of the prompt's tokens after those that row i of the step computed."""
+        assert row.num_prompt_logprobs is not None
+        found: list[TokenLogprobs] = []
+        end = min(plan.start + plan.num_tokens, row.num_prompt_tokens - 1)
+        offset = step.query_starts[i] - plan.start
+        for first, last in _chunks(plan.start, end):
+            logits = self._all_logits(step.hidden[offset + first : offset + last])
+            found += self._sampler.prompt_logprobs(logits, row.token_ids[first + 1 : last + 1], row.num_prompt_logprobs)
+        return found
 
 
 def _chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:

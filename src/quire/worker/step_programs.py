@@ -84,7 +84,7 @@ def _reader(best: tuple[Array, Array], num_rows: int) -> Callable[[], MostLikely
     return lambda: MostLikely(token_ids.tolist(), largest.tolist())
 
 
-class Wanted(enum.Enum):
+class Wanted(enum.IntEnum):
     """What a program finds of each row's last token, beside its hidden states."""
 
     NOTHING = enum.auto()
@@ -113,6 +113,7 @@ class StepPrograms:
         large_pages: bool,
     ) -> None:
         self._model = model
+        self._needs_logits = model.needs_logits
         self._kv = kv
         self._table = table
         self._layer_groups = layer_groups
@@ -120,7 +121,8 @@ class StepPrograms:
         # Fewer than tokens: by its number a kernel's program knows what it is of.
         self._max_rows = min(max_num_seqs, MAX_TOKENS - 1)
         self._max_model_len = max_model_len
-        self._made_inputs: ProgramInputs | None = None
+        self._inputs: ProgramInputs | None = None
+        self._can_search = False
         self._last_tokens: dict[tuple[bool, Wanted], LastTokens] = {}
         """By whether rows have one token each, and by what is wanted."""
         self._all_tokens: AllTokens | None = None
@@ -138,7 +140,8 @@ class StepPrograms:
             logger.info("Every step goes through Python: %s has no native kernel.", operator)
             self._recordable = False
             return None
-        self._inputs().fill(self._table, plan.rows, rows)
+        assert self._inputs is not None, "a program was recorded with them"
+        self._inputs.fill(self._table, plan.rows, rows)
         native.run(program.recording, (num_tokens, num_rows))
         return program.computed(plan)
 
@@ -153,17 +156,19 @@ class StepPrograms:
         return program
 
     def _wanted(self, plan: StepPlan, rows: list[Row], *, one_token: bool) -> Wanted:
-        sampling = [row.sampling for row_plan, row in zip(plan.rows, rows, strict=True) if row_plan.samples]
-        if not sampling:
-            return Wanted.NOTHING
-        if self._model.needs_logits or not all(row.takes_most_likely for row in sampling):
-            return Wanted.LOGITS if len(rows) <= MAX_ROWS_TO_LOGITS else Wanted.NOTHING
-        if one_token and len(rows) <= MAX_ROWS_TO_SEARCH and self._model.prepare_search():
-            return Wanted.SEARCHED
-        return Wanted.MOST_LIKELY
+        wanted = Wanted.NOTHING
+        for row_plan, row in zip(plan.rows, rows, strict=True):
+            if row_plan.samples:
+                wanted = Wanted.MOST_LIKELY
+                if self._needs_logits or not row.sampling.takes_most_likely:
+                    return Wanted.LOGITS if len(rows) <= MAX_ROWS_TO_LOGITS else Wanted.NOTHING
+        if wanted is Wanted.MOST_LIKELY and one_token and len(rows) <= MAX_ROWS_TO_SEARCH:
+            self._can_search = self._can_search or self._model.prepare_search()
+            return Wanted.SEARCHED if self._can_search else wanted
+        return wanted
 
     def _record(self, one_token: bool, wanted: Wanted) -> LastTokens:
-        num_rows, inputs = min(_most_rows(one_token, wanted), self._max_rows), self._inputs()
+        num_rows, inputs = min(_most_rows(one_token, wanted), self._max_rows), self._prepared_inputs()
         if one_token:
             batch, recording = inputs.batch(num_rows, num_rows), native.new_recording(self._arena)
         else:
@@ -192,21 +197,21 @@ class StepPrograms:
 
     def _all_tokens_program(self) -> AllTokens:
         if self._all_tokens is None:
-            batch = self._inputs().batch(MAX_TOKENS, self._max_rows)
+            batch = self._prepared_inputs().batch(MAX_TOKENS, self._max_rows)
             recording = native.new_recording(self._arena)
             with recording:
                 hidden = self._model.forward(batch, self._kv.layers)
             self._all_tokens = AllTokens(recording, _lent(hidden))
         return self._all_tokens
 
-    def _inputs(self) -> ProgramInputs:
-        if self._made_inputs is None:
+    def _prepared_inputs(self) -> ProgramInputs:
+        if self._inputs is None:
             # Tables that grow would move.
             self._model.prepare(self._max_model_len)
-            self._made_inputs = ProgramInputs(
+            self._inputs = ProgramInputs(
                 self._layer_groups, self._block_size, MAX_TOKENS, self._max_rows, self._max_model_len
             )
-        return self._made_inputs
+        return self._inputs
 
 
 def _most_rows(one_token: bool, wanted: Wanted) -> int:

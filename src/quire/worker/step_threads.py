@@ -97,12 +97,10 @@ class OnStepThread(Generic[Plan, Result]):
     def __init__(self, thread: StepThread[Plan, Result], execute: Callable[[Plan], Result]) -> None:
         self._thread = thread
         self._execute = execute
+        self.collect = thread.collect
 
     def submit(self, plan: Plan) -> None:
         self._thread.submit(self._execute, plan)
-
-    def collect(self) -> Result:
-        return self._thread.collect()
 
     def shutdown(self) -> None:
         self._thread.shutdown()
