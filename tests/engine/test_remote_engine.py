@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.request import Request
 from quire.core.sampling_params import OutputKind
 from quire.core.wire import AbortRequest, AddRequest, FromEngine, Hello, RequestRefused, ToEngine, Welcome
+from quire.engine import remote_engine
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.engine_link import Received
 from quire.engine.engine_process import EngineService
@@ -239,18 +240,11 @@ def test_a_long_step_is_not_taken_for_death(tiny_llama: Path, tmp_path: Path) ->
         def in_a_long_step() -> bool:
             return connection.status is not None and connection.status.step_seconds > SILENCE_LIMIT_S
 
-        def alive() -> bool:
-            # Unless this process did not run, and has what was said meanwhile still to read.
-            with suppress(EngineDeadError):
-                connection.check_alive()
-                return True
-            return False
-
         service._engine.view.while_computing = lambda: may_end.wait(60)
         running = asyncio.create_task(last(llm, "abc", params()))
         try:
             await asyncio.to_thread(wait_for, in_a_long_step, "news from within a long step", 30)
-            await asyncio.to_thread(wait_for, alive, "a sign of life", 30)
+            connection.check_alive()
         finally:
             may_end.set()
         assert len((await running).outputs[0].token_ids) == 12
@@ -258,34 +252,38 @@ def test_a_long_step_is_not_taken_for_death(tiny_llama: Path, tmp_path: Path) ->
     run(tiny_llama, tmp_path, body)
 
 
-def test_what_came_while_a_client_did_not_run_is_read_before_its_engine_is_given_up(
-    tiny_llama: Path, tmp_path: Path
+def test_only_time_in_which_a_client_listens_is_its_engines_silence(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name, seconds in (("LISTEN_S", 0.01), ("SILENCE_LIMIT_S", 0.1), ("FROZEN_AFTER_S", 0.2)):
+        monkeypatch.setattr(remote_engine, name, seconds)
+
     async def body(llm: AsyncLLM, service: EngineService) -> None:
         connection, engine, may_go_on = llm._connection, service._engine, threading.Event()
         assert isinstance(connection, RemoteEngine)
-        step, receive, stall, num_receives = engine.step, connection._link.receive, threading.Event(), [0]
+        step, receive, num_stalls, stalled = engine.step, connection._link.receive, 0, threading.Event()
 
         def step_held() -> Any:
             assert engine.steps.num_steps != 2 or may_go_on.wait(30)
             return step()
 
         def receive_late() -> Received:
-            """As if this process were stopped for an hour after it had polled in vain."""
-            if stall.is_set() and num_receives[0] == 0:
-                connection._status_time -= 3600
-                num_receives[0] = 1
+            """As if this process were stopped, three times, while it listened in vain."""
+            nonlocal num_stalls
+            num_stalls += 1
+            if num_stalls <= 3:
+                time.sleep(0.3)
                 return Received([])
-            num_receives[0] += stall.is_set()
+            stalled.set()
             return receive()
 
         engine.step = step_held  # type: ignore[method-assign]
-        connection._link.receive = receive_late  # type: ignore[method-assign]
         outputs = llm.generate("abc", params())
         await anext(outputs)
-        stall.set()
+        connection._link.receive = receive_late  # type: ignore[method-assign]
         try:
-            await asyncio.to_thread(wait_for, lambda: num_receives[0] > 2, "messages that are read again", 30)
+            await asyncio.to_thread(wait_for, stalled.is_set, "three stalls", 30)
+            connection.check_alive()
         finally:
             may_go_on.set()
         *_, end = [output async for output in outputs]

@@ -12,7 +12,8 @@ from quire.core.wire import Answer, Delta, EngineStatus, FromEngine, StepOutputs
 from quire.engine.engine_addresses import EngineAddresses
 from quire.errors import EngineDeadError
 
-POLL_MS = 500
+LISTEN_S = 0.5
+"""How long `receive` waits for something to come."""
 MAX_FRAMES_AT_ONCE = 16
 """Few enough that the event loop, which shares a lock, and the heartbeats, which wait, are not held up."""
 
@@ -66,7 +67,7 @@ class EngineLink:
 
     def receive(self) -> Received:
         """Waits a little for something to come."""
-        events = dict(self._poller.poll(POLL_MS))
+        events = dict(self._poller.poll(1000 * LISTEN_S))
         received = Received(self._drain(self._heartbeats, self._statuses) if self._heartbeats in events else [])
         for message in self._drain(self._outputs, self._inbound) if self._outputs in events else ():
             if isinstance(message, StepOutputs):

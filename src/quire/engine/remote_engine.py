@@ -34,7 +34,7 @@ from quire.core.wire import (
     Welcome,
 )
 from quire.engine.engine_addresses import EngineAddresses
-from quire.engine.engine_link import EngineLink
+from quire.engine.engine_link import LISTEN_S, EngineLink
 from quire.engine.input_processor import InputProcessor
 from quire.engine.pending_calls import PendingCalls
 from quire.engine.pending_requests import PendingRequests
@@ -89,7 +89,8 @@ class RemoteEngine:
         self._files: ClientFiles | None = None
         self._finish_files: FinishFiles | None = None
         self.status: EngineStatus | None = None
-        self._status_time = time.monotonic()
+        self._silence_s = 0.0
+        """How long the reader has listened in vain: the time in which its process did not run is not the engine's."""
         self._view_listener: ViewListener | None = None
         self._heard = asyncio.Event()
         """Wakes who waits for news of an engine that this client is not ready for."""
@@ -176,10 +177,9 @@ class RemoteEngine:
     def check_alive(self) -> None:
         """Raises EngineDeadError with what is known."""
         self._requests.check_not_dead()
-        silence = time.monotonic() - self._status_time
-        if self.status is not None and silence > SILENCE_LIMIT_S:
+        if self.status is not None and self._silence_s >= SILENCE_LIMIT_S:
             raise EngineDeadError(
-                f"The engine process has not been heard from for {silence:.0f} s; restart the server."
+                f"The engine process has not been heard from for {self._silence_s:.0f} s; restart the server."
             )
         if self.status is not None and self.status.step_seconds > STEP_LIMIT_S:
             raise EngineDeadError(
@@ -196,10 +196,11 @@ class RemoteEngine:
 
     def _read(self) -> None:
         """The reader thread, until the engine is gone or `shutdown`."""
-        num_without = 0
         while not self._stopping:
+            began = time.monotonic()
             received = self._link.receive()
-            num_without = num_without + 1 if received.nothing else 0
+            listened_s = min(time.monotonic() - began, LISTEN_S)
+            self._silence_s = self._silence_s + listened_s if received.nothing else 0.0
             for status in received.statuses:
                 self._take_status(status)
             for answer in received.answers:
@@ -211,24 +212,19 @@ class RemoteEngine:
                 # Why is in its log: it may name what clients must not know, such as paths.
                 self._die("The engine process ended; restart the server.")
                 return
-            # Once may be this process's fault: it did not run, and what came meanwhile waits to be read.
-            if num_without > 1:
-                self._check_silence()
+            if self.status is not None and self._silence_s >= FROZEN_AFTER_S:
+                self._give_up_all()
 
-    def _check_silence(self) -> None:
+    def _give_up_all(self) -> None:
         """Requests do not wait for an engine that seems to be stopped. Should it go on, it is told to forget them."""
-        silence = time.monotonic() - self._status_time
-        if self.status is None or silence < FROZEN_AFTER_S:
-            return
         error = EngineDeadError(
-            f"The engine process has not been heard from for {silence:.0f} s; the request was given up."
+            f"The engine process has not been heard from for {self._silence_s:.0f} s; the request was given up."
         )
         for request_id in self._requests.give_up_all(error):
             self._link.reply(AbortRequest(self._client, request_id))
 
     def _take_status(self, status: EngineStatus) -> None:
         self.status = status
-        self._status_time = time.monotonic()
         if status.state == "loading" and self._finish_files is None:
             # The engine reads them too, and says what is wrong with them; here they are then read once more.
             with contextlib.suppress(Exception):
