@@ -185,7 +185,7 @@ def test_nothing_left_names_structured_output_among_the_causes() -> None:
     outcome = Sampler(VOCAB_SIZE, FASTEST(VOCAB_SIZE)).sample(
         torch.zeros(1, VOCAB_SIZE).numpy(), [row(grammars_of("byte-level"), {"allowed_token_ids": [200]})]
     )[0]
-    assert "structured_outputs" in (outcome.error or "")
+    assert "structured_outputs" in str(outcome.error)
 
 
 def test_only_the_grammars_used_last_stay_compiled() -> None:

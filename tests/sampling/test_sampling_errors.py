@@ -35,8 +35,9 @@ def test_logits_that_are_not_finite(
     first, second, third = sampler.sample(torch.tensor([GOOD, bad, GOOD]).numpy(), [good_row(), bad_row, good_row()])
     assert (first, third) == (expected, expected)
     assert second.error is not None
-    assert "position 3" in second.error
-    assert "not finite" in second.error
+    assert second.error.cause == "not_finite"
+    assert "position 3" in second.error.sentence
+    assert "not finite" in second.error.sentence
     assert second.logprobs is None
 
 
@@ -54,8 +55,9 @@ def test_nothing_left_to_choose(fields: dict[str, Any], backend: str) -> None:
     row = SamplingRow(SamplingParams(**fields), 5, [1, 2, 0, 1], 1, [3])
     token = Sampler(4, BACKENDS[backend](4)).sample(torch.tensor([GOOD]).numpy(), [row])[0]
     assert token.error is not None
-    assert "allowed_token_ids" in token.error
-    assert "relax" in token.error
+    assert token.error.cause == "nothing_left"
+    assert "allowed_token_ids" in token.error.sentence
+    assert "relax" in token.error.sentence
 
 
 def test_masked_by_the_model_is_not_an_error(backend: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from quire.core.kv_layout import NULL_BLOCK, KVCacheConfig
-from quire.core.step import NewRow, RowPlan, RowResult, StepPlan, StepResult
+from quire.core.step import NewRow, RowPlan, RowResult, SampleError, StepPlan, StepResult
 
 NOT_FINITE = "not finite"
 Slot = tuple[int, int]
@@ -134,11 +134,12 @@ class SimulatedWorker:
                 )
         if not finite:
             self._spoil(row, plan)
-            return RowResult(plan.seq_id, [], error="not finite" if plan.samples else None, not_finite=plan.samples)
+            error = SampleError("not_finite", "The logits are not finite.") if plan.samples else None
+            return RowResult(plan.seq_id, [], error=error)
         if not plan.samples:
             return RowResult(plan.seq_id, [])
         if plan.seq_id in self.without_tokens:
-            return RowResult(plan.seq_id, [], error="no token is left")
+            return RowResult(plan.seq_id, [], error=SampleError("nothing_left", "No token is left."))
         token_id = sample(row.identities[-1], row.seed, self._vocab_size)
         row.token_ids.append(token_id)
         return RowResult(plan.seq_id, [token_id])

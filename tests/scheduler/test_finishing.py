@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.scheduler.harness import Harness, make_sequence
 
-from quire.core.sequence import FinishReason
+from quire.core.sequence import FinishReason, Sequence
 from quire.core.step import RowResult, StepResult, TokenLogprobs
 
 EOS = 2
@@ -74,6 +74,10 @@ def test_stop_string_found_outside() -> None:
     assert harness.kv.pool.num_held == 0
 
 
+def _cause(sequence: Sequence) -> str | None:
+    return None if sequence.error is None else sequence.error.cause
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_row_error_ends_one_sequence_and_its_blocks_leave_the_prefix_cache(depth: int) -> None:
     harness = Harness(num_steps_in_flight=depth)
@@ -81,7 +85,7 @@ def test_row_error_ends_one_sequence_and_its_blocks_leave_the_prefix_cache(depth
     harness.add(bad, good)
     harness.worker.failing.add(0)
     harness.run()
-    assert (bad.finish_reason, bad.error) == (FinishReason.ERROR, "not finite")
+    assert (bad.finish_reason, _cause(bad)) == (FinishReason.ERROR, "not_finite")
     assert good.num_output_tokens == 8
     assert harness.kv.pool.num_held == 0, "a failed sequence keeps no blocks"
     again = make_sequence(2, bad.token_ids[:16], num_output=2)
@@ -118,8 +122,8 @@ def test_a_row_that_may_not_sample_any_token_leaves_its_blocks_in_the_prefix_cac
     if ended:
         harness.scheduler.finish(without, FinishReason.STOP)
     harness.commit()
-    assert (without.finish_reason, without.error) == (
-        (FinishReason.STOP, None) if ended else (FinishReason.ERROR, "no token is left")
+    assert (without.finish_reason, _cause(without)) == (
+        (FinishReason.STOP, None) if ended else (FinishReason.ERROR, "nothing_left")
     )
     assert harness.kv.pool.num_held == 0
     again = make_sequence(2, shared.token_ids[:16], num_output=1)

@@ -17,7 +17,7 @@ from tests.server.test_metrics import Page
 from quire.config import EngineConfig, ServerConfig
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import OutputKind, SamplingParams
-from quire.core.step import NOTHING_LEFT
+from quire.core.step import SampleError
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.launch import launch
 from quire.engine.local_engine import LocalEngine
@@ -154,20 +154,23 @@ def test_a_refused_request_is_no_success(state: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "kind", "status", "finish_reason"),
+    ("cause", "kind", "status", "finish_reason"),
     [
-        ("The model's logits at position 3 are not finite.", GenerationFailedError, 500, "error"),
-        (f"{NOTHING_LEFT} at position 3.", InvalidRequestError, 400, None),
+        ("not_finite", GenerationFailedError, 500, "error"),
+        ("grammar", GenerationFailedError, 500, "error"),
+        ("nothing_left", InvalidRequestError, 400, None),
     ],
 )
 @pytest.mark.parametrize("num_before", [0, 1])
 def test_a_sample_that_fails_is_recorded_as_what_it_is_answered(
-    sentence: str, kind: type[Exception], status: int, finish_reason: str | None, num_before: int
+    cause: Any, kind: type[Exception], status: int, finish_reason: str | None, num_before: int
 ) -> None:
+    error = SampleError(cause, "It failed at position 3.")
+
     async def outputs(*_: Any, **__: Any) -> AsyncGenerator[RequestOutput, None]:
         for _ in range(num_before):
             yield RequestOutput("0", "p", [1], [CompletionOutput(0, "a", [5])], False)
-        yield RequestOutput("0", "p", [1], [CompletionOutput(0, "", [], finish_reason="error", error=sentence)], True)
+        yield RequestOutput("0", "p", [1], [CompletionOutput(0, "", [], finish_reason="error", error=error)], True)
 
     state = state_over(SimpleNamespace(generate=outputs))
     with pytest.raises(kind, match="at position 3"):

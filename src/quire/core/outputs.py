@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from quire.core.step import SampleError
+
 
 @dataclass(slots=True)
 class Logprob:
@@ -19,7 +21,7 @@ LogprobsAtPosition = dict[int, Logprob]
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One sample. `finish_reason` is stop, length, abort or error; None while it runs."""
+    """One sample. `finish_reason` is stop, length, abort or error; None while it runs. `str(error)` is a sentence."""
 
     index: int
     text: str
@@ -28,7 +30,7 @@ class CompletionOutput:
     logprobs: list[LogprobsAtPosition] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    error: str | None = None
+    error: SampleError | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -81,4 +83,4 @@ class BeamSearchOutput:
     """Hypotheses, best first; none, and a sentence, where the model's logits were no numbers."""
 
     sequences: list[BeamSearchSequence]
-    error: str | None = None
+    error: SampleError | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from quire.core.sampling_params import SamplingParams
+from quire.core.step import SampleError
 
 
 class SequenceStatus(enum.Enum):
@@ -111,7 +112,7 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         """The stop token id or stop string that ended it; None for EOS and for length."""
-        self.error: str | None = None
+        self.error: SampleError | None = None
 
     @property
     def num_known(self) -> int:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from quire.core.sampling_params import SamplingParams
 
-NOTHING_LEFT = "No token can be sampled"
-"""How the error of a row begins whose request left no token to choose: the caller's doing, not the model's."""
+
+class SampleError(msgspec.Struct, frozen=True):
+    """Why no token could be sampled for a row; as a str it is the sentence for whoever asked.
+
+    `not_finite`: the model's logits are not, and so its KV may not be either. `nothing_left`: the request allows no token.
+    `grammar`: what follows the request's grammar failed.
+    """
+
+    cause: Literal["not_finite", "nothing_left", "grammar"]
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
 
 
 class NewRow(msgspec.Struct, frozen=True):
@@ -76,16 +89,14 @@ class RowResult(msgspec.Struct):
 
     `token_ids` is empty when the row did not sample. `prompt_logprobs` covers prompt positions
     start + 1 ... start + num_tokens (those that are prompt tokens): each is the logprob of the token at that
-    position given the ones before it. `error`: the row's logits could not be sampled; the sequence ends with it.
-    `not_finite`: because they are not, and so its KV may not be either.
+    position given the ones before it. With an `error` the row was not sampled, and the sequence ends.
     """
 
     seq_id: int
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
-    error: str | None = None
-    not_finite: bool = False
+    error: SampleError | None = None
 
 
 class StepResult(msgspec.Struct):

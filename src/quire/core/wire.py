@@ -14,7 +14,7 @@ from quire.core.engine_info import EngineInfo
 from quire.core.request import Request
 from quire.core.sequence import FinishReason
 from quire.core.stats import EngineStats
-from quire.core.step import TokenLogprobs
+from quire.core.step import SampleError, TokenLogprobs
 from quire.core.view import ViewUpdate
 
 WIRE_VERSION = 1
@@ -33,7 +33,7 @@ class SampleDelta(msgspec.Struct, tag=True, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    error: str | None = None
+    error: SampleError | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     first_scheduled_time: float | None = None
@@ -44,7 +44,7 @@ class BeamDelta(msgspec.Struct, tag=True):
 
     request_id: str
     hypotheses: list[tuple[list[int], float, FinishReason]]
-    error: str | None = None
+    error: SampleError | None = None
 
 
 Delta = SampleDelta | BeamDelta | EmbeddingDelta

@@ -67,7 +67,7 @@ class EngineLink:
 
     def receive(self) -> Received:
         """Waits a little for something to come."""
-        events = dict(self._poller.poll(1000 * LISTEN_S))
+        events = dict(self._poller.poll(int(1000 * LISTEN_S)))
         received = Received(self._drain(self._heartbeats, self._statuses) if self._heartbeats in events else [])
         for message in self._drain(self._outputs, self._inbound) if self._outputs in events else ():
             if isinstance(message, StepOutputs):

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from quire.core.arrays import Float32Array
-from quire.core.step import NOTHING_LEFT, TokenLogprobs
+from quire.core.step import SampleError, TokenLogprobs
 from quire.sampling.backend import SamplingBackend
 from quire.sampling.distribution import MostLikely, most_likely
 from quire.sampling.grammar import RowError
@@ -29,21 +29,17 @@ _NOT_FINITE = (
     " use a wider dtype or check the weights."
 )
 _NOTHING_LEFT = (
-    NOTHING_LEFT + " at position {position}: allowed_token_ids, bad_words, min_tokens, structured_outputs,"
+    "No token can be sampled at position {position}: allowed_token_ids, bad_words, min_tokens, structured_outputs,"
     " logit_bias and the penalties leave none with a finite logit; relax them."
 )
 
 
 class SampledToken(msgspec.Struct, frozen=True):
-    """One row's outcome. With an `error` nothing was sampled: `token_id` means nothing and there are no logprobs.
-
-    `not_finite`: the error is that the logits are not, as they came from the model.
-    """
+    """One row's outcome. With an `error` nothing was sampled: `token_id` means nothing and there are no logprobs."""
 
     token_id: int
     logprobs: TokenLogprobs | None = None
-    error: str | None = None
-    not_finite: bool = False
+    error: SampleError | None = None
 
 
 class Sampler:
@@ -92,8 +88,10 @@ class _Choices:
         self._processed: dict[int, Float32Array] = {}
         self._largest = list(best.logits)
         self._token_ids = best.token_ids.copy()
-        self._not_finite = {i for i, logit in enumerate(self._largest) if not isfinite(logit)}
-        self._errors = {i: _NOT_FINITE.format(position=len(rows[i].token_ids)) for i in self._not_finite}
+        self._errors: dict[int, SampleError] = {}
+        for i, logit in enumerate(self._largest):
+            if not isfinite(logit):
+                self._errors[i] = SampleError("not_finite", _NOT_FINITE.format(position=len(rows[i].token_ids)))
 
     def process(self, backend: SamplingBackend) -> None:
         """Give rows with processors or penalties logits of their own, and look again for the most likely token."""
@@ -104,14 +102,16 @@ class _Choices:
             try:
                 rows[i] = PenalizedLogits(self._processed_into(own, i), own, self._rows[i].penalties)
             except RowError as error:
-                self._errors[i] = str(error)
+                self._errors[i] = SampleError("grammar", str(error))
         if not rows:
             return
         self._processed = {i: row.own for i, row in rows.items()}
         best = backend.penalize(list(rows.values()))
         for i, self._token_ids[i], self._largest[i] in zip(rows, best.token_ids, best.logits, strict=True):
             if not isfinite(self._largest[i]):
-                self._errors[i] = _NOTHING_LEFT.format(position=len(self._rows[i].token_ids))
+                self._errors[i] = SampleError(
+                    "nothing_left", _NOTHING_LEFT.format(position=len(self._rows[i].token_ids))
+                )
 
     def _processed_into(self, own: Float32Array, i: int) -> Float32Array:
         """Row i's logits, processed if it has processors: then they are in `own`."""
@@ -136,8 +136,7 @@ class _Choices:
     def outcomes(self, backend: SamplingBackend) -> list[SampledToken]:
         logprobs = self._logprobs(backend)
         return [
-            SampledToken(token_id, logprobs.get(i), self._errors.get(i), i in self._not_finite)
-            for i, token_id in enumerate(self._token_ids)
+            SampledToken(token_id, logprobs.get(i), self._errors.get(i)) for i, token_id in enumerate(self._token_ids)
         ]
 
     def _logprobs(self, backend: SamplingBackend) -> dict[int, TokenLogprobs]:

@@ -15,7 +15,7 @@ import msgspec
 from quire.cache.kv_cache_manager import KVCacheManager
 from quire.config import SchedulerConfig
 from quire.core.sequence import FinishReason, Sequence, SequenceStatus
-from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
+from quire.core.step import RowPlan, RowResult, SampleError, StepPlan, StepResult, TokenLogprobs
 from quire.scheduler.guarantees import Guarantees, is_protected
 from quire.scheduler.policies import POLICIES, SequenceQueue
 from quire.scheduler.step_builder import StepBuilder
@@ -300,7 +300,7 @@ class Scheduler:
         sequence.num_samples_in_flight -= row.samples
         ignored = sequence.finished
         if result.error is not None:
-            self._fail(sequence, result)
+            self._fail(sequence, result.error)
             return None if ignored else RowUpdate(sequence, row.start, [])
         if ignored:
             return None
@@ -317,13 +317,14 @@ class Scheduler:
         self.num_generation_tokens += len(update.new_token_ids)
         return update
 
-    def _fail(self, sequence: Sequence, result: RowResult) -> None:
+    def _fail(self, sequence: Sequence, error: SampleError) -> None:
         """End a sequence that could not be sampled, if it has not ended. Nobody may find or fork what it wrote, if that is no numbers."""
         ends = not sequence.finished
         if ends:
-            sequence.error = result.error
+            sequence.error = error
             self.finish(sequence, FinishReason.ERROR)
-        if ends or result.not_finite:
+        not_finite = error.cause == "not_finite"
+        if ends or not_finite:
             self.release(sequence)
-        if result.not_finite:
+        if not_finite:
             self.kv.forget_content(sequence)

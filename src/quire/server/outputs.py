@@ -11,7 +11,6 @@ from typing import TypeVar
 from quire import __version__
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import OutputKind
-from quire.core.step import NOTHING_LEFT
 from quire.errors import GenerationFailedError, InvalidRequestError
 from quire.server.schemas.answers import PromptTokensDetails, Usage
 from quire.server.state import ServerState
@@ -24,8 +23,8 @@ Item = TypeVar("Item")
 def check_sample(sample: CompletionOutput) -> None:
     """Raises GenerationFailedError if the engine gave the sample up, InvalidRequestError if the request asked for it."""
     if sample.error is not None:
-        asked_for = sample.error.startswith(NOTHING_LEFT)
-        raise InvalidRequestError(sample.error) if asked_for else GenerationFailedError(sample.error)
+        kind = InvalidRequestError if sample.error.cause == "nothing_left" else GenerationFailedError
+        raise kind(sample.error.sentence)
 
 
 def whole_output_kind(state: ServerState, stream: bool | None) -> OutputKind:

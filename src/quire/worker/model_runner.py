@@ -103,7 +103,7 @@ class ModelRunner:
             tokens = self._sampler.sample(self._logits(step, sampling), sampled, best)
         for i, token in zip(sampling, tokens, strict=True):
             if token.error is not None:
-                results[i].error, results[i].not_finite = token.error, token.not_finite
+                results[i].error = token.error
                 continue
             self._table.append_token(rows[i], token.token_id)
             results[i].token_ids.append(token.token_id)
