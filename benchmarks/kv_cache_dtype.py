@@ -16,7 +16,7 @@ from benchmarks.script import argument_parser, write_json
 from quire.attention.backend import AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.core.kv_layout import values_per_head
-from quire.kernels import native
+from quire.kernels import native, native_module
 
 NUM_LAYERS = 30
 STEPS: dict[str, list[tuple[int, int]]] = {  # (start, new tokens) of each row
@@ -71,10 +71,10 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--layers", type=int, default=NUM_LAYERS, help="1: all of it stays in the caches")
-    parser.add_argument("--instruction-set", choices=native.instruction_sets())
+    parser.add_argument("--instruction-set", choices=native_module.instruction_sets())
     parser.add_argument("--seconds", type=float, default=2.0, help="time spent on each case")
     arguments = parser.parse_args()
-    native.use_num_threads(arguments.threads)
+    native_module.use_num_threads(arguments.threads)
     torch.manual_seed(0)
     rows = []
     for model, shape in ATTENTION_SHAPES.items():

@@ -42,7 +42,8 @@ void use_mode(FloatingPointMode) {}
 constexpr auto LONGEST_SPIN = std::chrono::milliseconds(2);
 
 // Until `value` is no longer `old`.
-void wait_while(const std::atomic<int>& value, int old) {
+template <typename Number>
+void wait_while(const std::atomic<Number>& value, Number old) {
     auto end = std::chrono::steady_clock::now() + LONGEST_SPIN;
     do {
         for (int spin = 0; spin < SPINS_PER_LOOK; ++spin) {
@@ -95,7 +96,7 @@ public:
 private:
     // On a cache line of its own: each helper watches only its own call.
     struct alignas(64) Helper {
-        std::atomic<int> call{0};
+        std::atomic<unsigned> call{0};  // which a server of some weeks passes the end of
     };
 
     void hire(int count) {
@@ -118,7 +119,7 @@ private:
     void compute(const Team& team) const noexcept { (*work_)(team); }
 
     [[noreturn]] void serve(const Helper& helper, int thread) {
-        for (int answered = 0;; ++answered) {
+        for (unsigned answered = 0;; ++answered) {
             wait_while(helper.call, answered);
             use_mode(mode_);
             compute({thread, team_size_, meeting_});

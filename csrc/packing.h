@@ -1,4 +1,4 @@
-// From the blocks of a GGUF file to panels (quantized.h), nothing rounded. The twin is kernels/panel_twin.py.
+// From the blocks of a GGUF file to panels (quantized.h), nothing rounded. The twin is tests/twins/block_codes.py, with panels.py.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Weights rounded to 4 or 8 bits as they are loaded, straight into panels (quantized.h). The twin is quantization/rounding.py: the same
+// Weights rounded to 4 or 8 bits as they are loaded, straight into panels (quantized.h). The twin is tests/twins/rounding.py: the same
 // bits, but for rotated rows, whose sums have another order.
 #pragma once
 

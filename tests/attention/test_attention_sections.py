@@ -17,7 +17,7 @@ from tests.kernels.guarded import guarded_outputs
 from quire.attention.backend import AttentionShape
 from quire.attention.cpu_backend import CpuBackend
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native_module
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -39,10 +39,10 @@ def guards() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    before = native.thread_count()
-    native.use_num_threads(2)
+    before = native_module.thread_count()
+    native_module.use_num_threads(2)
     yield
-    native.use_num_threads(before)
+    native_module.use_num_threads(before)
 
 
 def last_outputs(
@@ -70,7 +70,7 @@ def test_contexts_around_sections(
     paged, outputs = last_outputs(backend(instruction_set), shape, rows, [2, 1], kv_dtype)
     assert_dense(paged, outputs, shape, by_codes=meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype))
     for num_threads, first in ((1, 4), (2, 1), (3, 4)):
-        native.use_num_threads(num_threads)
+        native_module.use_num_threads(num_threads)
         for row, expected in zip(rows[first:], outputs[first:], strict=True):
             _, (alone,) = last_outputs(backend(instruction_set), shape, [row], [1, 1, 1], kv_dtype, seed=1)
             assert torch.equal(alone, expected), (len(row), num_threads)
@@ -87,7 +87,7 @@ def test_chunks_over_a_border(
     row = make_tokens(shape, end, seed=3, dtype=dtype)
     found = []
     for num_threads, counts in ((1, [140]), (2, [140]), (3, [33] * 4 + [8]), (2, [130, *[1] * 10])):
-        native.use_num_threads(num_threads)
+        native_module.use_num_threads(num_threads)
         paged, outputs = last_outputs(backend(instruction_set), shape, [row], counts, kv_dtype)
         found += outputs
     assert_dense(paged, found[:1], shape, by_codes=meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype))
@@ -107,7 +107,7 @@ def test_rows_that_share_sections(
     rows = [joined(prefix, make_tokens(shape, 3 + 300 * r, seed=r, dtype=dtype)) for r in range(4)]
     _, apart = last_outputs(backend(instruction_set), shape, rows, [2, 1], kv_dtype)
     for num_threads in (1, 2, 3):
-        native.use_num_threads(num_threads)
+        native_module.use_num_threads(num_threads)
         together = PagedRows(backend(instruction_set), shape, rows, block_size=16, seed=3, kv_dtype=kv_dtype)
         together.step({0: len(rows[0]) - 3}, last_tokens=True)
         shared = common // 16
@@ -137,10 +137,10 @@ def test_any_rows(  # type: ignore[no-untyped-def]
     (num_kv_heads, of_each), (dtype, kv_dtype) = heads, kind
     shape = make_shape(num_kv_heads * of_each, num_kv_heads, head_dim, window, logit_softcap)
     rows = [make_tokens(shape, length, seed=r, dtype=dtype) for r, length in enumerate(lengths)]
-    native.use_num_threads(num_threads)
+    native_module.use_num_threads(num_threads)
     paged, outputs = last_outputs(backend(instruction_set), shape, rows, counts, kv_dtype)
     assert_dense(paged, outputs, shape, by_codes=meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype))
-    native.use_num_threads(2)
+    native_module.use_num_threads(2)
     for row, expected in zip(rows, outputs, strict=True):
         _, (alone,) = last_outputs(backend(instruction_set), shape, [row], [sum(counts)], kv_dtype, seed=1)
         assert torch.equal(alone, expected)
@@ -154,7 +154,7 @@ def test_with_too_little_memory_for_sums_fewer_are_split(
     row = make_tokens(shape, 2500, seed=1, dtype=torch.bfloat16)
     _, (expected,) = last_outputs(CpuBackend(), shape, [row], [1], kv_dtype)
     for num_floats in (0, 96 * 9, 96 * 20, 96 * 27):  # for no head, one, two and all
-        monkeypatch.setattr(native.module(), "attention_scratch", lambda n=num_floats, **_: n)
+        monkeypatch.setattr(native_module.module(), "attention_scratch", lambda n=num_floats, **_: n)
         _, (found,) = last_outputs(CpuBackend(), shape, [row], [1], kv_dtype)
         assert torch.equal(found, expected), num_floats
 
@@ -180,14 +180,14 @@ def num_jobs(
 ) -> int:
     """Of rows of one token each, with 3 KV heads."""
     sizes = {"num_heads": 9, "num_kv_heads": 3, "window": 0} | kwargs
-    num_floats = native.module().attention_scratch(
+    num_floats = native_module.module().attention_scratch(
         num_queries=len(context_lens) * sizes["num_heads"],
         head_dim=1,
         window=sizes["window"],
         max_context=max(context_lens),
         num_threads=num_threads,
     )
-    jobs: int = native.module().num_attention_jobs(
+    jobs: int = native_module.module().num_attention_jobs(
         query_starts=[*range(len(context_lens) + 1)],
         context_lens=context_lens,
         block_tables=block_tables,
@@ -201,7 +201,7 @@ def num_jobs(
 
 
 def test_what_is_split() -> None:
-    assert native.module().ATTENTION_SECTION == SECTION
+    assert native_module.module().ATTENTION_SECTION == SECTION
     assert num_jobs([SECTION]) == 3
     assert num_jobs([SECTION + 1]) == num_jobs([2 * SECTION]) == 6
     assert num_jobs([2 * SECTION + 1]) == 9

@@ -16,7 +16,7 @@ from tests.kernels.guarded import guarded_outputs
 from quire.attention.backend import AttentionShape
 from quire.attention.cpu_backend import CpuBackend
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native, native_module
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -89,10 +89,10 @@ def test_a_rows_bits_are_its_own(
     probe = make_tokens(shape, 150, seed=1, dtype=dtype)
     others = [make_tokens(shape, length, seed=length, dtype=dtype) for length in (40, 77, 200)]
     (alone,) = PagedRows(backend(instruction_set), shape, [probe], block_size=16, kv_dtype=kv_dtype).run([{0: 150}])
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
         for num_threads in (1, 2):
-            native.use_num_threads(num_threads)
+            native_module.use_num_threads(num_threads)
             for cuts in ([149, 1], [1, 64, 85], [33] * 4 + [18], [100, *[1] * 50]):
                 among = PagedRows(
                     backend(instruction_set),
@@ -107,7 +107,7 @@ def test_a_rows_bits_are_its_own(
                 steps[-1] |= {2: 47, 3: 200}
                 assert torch.equal(among.run(steps)[1], alone), (cuts, num_threads)
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
@@ -129,14 +129,14 @@ def test_many_decodes_have_the_bits_of_each_alone(
             paged.step(prompts)
         return list(paged.step({i: tokens[r] for i, r in enumerate(rows_of)}).values())
 
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
-        native.use_num_threads(2)
+        native_module.use_num_threads(2)
         together = last_tokens([*range(len(rows))])
         for r, found in enumerate(together):
             assert torch.equal(found, last_tokens([r])[0]), lengths[r]
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
@@ -169,16 +169,16 @@ def test_bits_are_those_of_rows_that_share_no_blocks(
             together.num_computed[r] = shared * block_size
         if known[r] > together.num_computed[r]:
             together.step({r: known[r] - together.num_computed[r]})
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
         for num_threads in (1, 2):
-            native.use_num_threads(num_threads)
+            native_module.use_num_threads(num_threads)
             apart.num_computed, together.num_computed = known.copy(), known.copy()
             for counts in ({r: 3 + r % 2 for r in range(10)}, dict.fromkeys(range(10), 1)):
                 expected, found = apart.step(counts), together.step(counts)
                 assert all(torch.equal(found[r], expected[r]) for r in counts)
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 def joined(first: Tokens, second: Tokens) -> Tokens:
@@ -222,7 +222,7 @@ def test_many_tokens_after_many_keys_have_the_bits_of_few_at_a_time(
     row = make_tokens(shape, 4300, seed=5, dtype=torch.bfloat16)
     outputs = []
     for num_threads, counts in ((1, [70]), (2, [70]), (2, [10] * 7)):
-        native.use_num_threads(num_threads)
+        native_module.use_num_threads(num_threads)
         paged = PagedRows(backend(instruction_set), shape, [row], block_size=16)
         paged.step({0: 4230}, last_tokens=True)
         outputs += paged.run([{0: count} for count in counts])

@@ -17,13 +17,13 @@ from quire.attention.backend import AttentionShape, LayerKVCache
 from quire.attention.cpu_encoder import CpuEncoderBackend
 from quire.attention.encoder import ReferenceEncoderBackend
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native_module
 from quire.kernels.torch_tensors import TorchTensors
 from quire.worker.encode_worker import pack
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
-SETS = native.instruction_sets()
+SETS = native_module.instruction_sets()
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
@@ -78,17 +78,17 @@ def test_a_texts_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> N
     """Alone or among others, with one thread or two, in the first layer of a step or in a later one."""
     lengths, shape = [40, 1, 130, 64, 17], make_shape(num_heads=4, num_kv_heads=4, head_dim=24)
     heads = projected(lengths, shape, dtype)
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
         for num_threads in (1, 2):
-            native.use_num_threads(num_threads)
+            native_module.use_num_threads(num_threads)
             together = forced(instruction_set, lambda: attend(CpuEncoderBackend(), heads, lengths, shape, num_layers=2))
             for length, (first, last) in zip(lengths, pairwise([0, *accumulate(lengths)]), strict=True):
                 part = heads[first:last]
                 alone = forced(instruction_set, lambda p=part, n=length: attend(CpuEncoderBackend(), p, [n], shape))
                 assert torch.equal(alone, together[first:last]), (length, num_threads)
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -97,16 +97,16 @@ def test_a_text_of_several_sections(instruction_set: str, dtype: torch.dtype) ->
     lengths, shape = [1100, 30], make_shape(num_heads=2, num_kv_heads=2, head_dim=24)
     heads = projected(lengths, shape, dtype)
     expected = attend(ReferenceEncoderBackend(), heads, lengths, shape)
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
         for num_threads in (1, 2):
-            native.use_num_threads(num_threads)
+            native_module.use_num_threads(num_threads)
             found = forced(instruction_set, lambda: attend(CpuEncoderBackend(), heads, lengths, shape))
             torch.testing.assert_close(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
             alone = forced(instruction_set, lambda: attend(CpuEncoderBackend(), heads[:1100], lengths[:1], shape))
             assert torch.equal(alone, found[:1100])
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 def test_another_texts_nan_stays_its_own() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.kernels.guarded import guarded_outputs
 
-from quire.kernels import native
+from quire.kernels import native_module
 
 
 @pytest.fixture(autouse=True)
@@ -16,10 +16,10 @@ def guards() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=native.instruction_sets())
+@pytest.fixture(params=native_module.instruction_sets())
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     """In use on this thread."""
-    fastest = native.instruction_sets()[0]
-    native.use_instruction_set(request.param)
+    fastest = native_module.instruction_sets()[0]
+    native_module.use_instruction_set(request.param)
     yield request.param
-    native.use_instruction_set(fastest)
+    native_module.use_instruction_set(fastest)

@@ -8,12 +8,12 @@ from typing import TypeVar
 import torch
 from torch.nn import functional
 
-from quire.kernels import native
+from quire.kernels import native_module, native_rows
 from quire.kernels.panels import PANEL
 
 T = TypeVar("T")
 
-SETS = (*native.instruction_sets(), *native.emulated_sets())
+SETS = (*native_module.instruction_sets(), *native_module.emulated_sets())
 TILES = {"emulated_tiles": "portable", "emulated_amx": "avx512_bf16", "amx": "avx512_bf16"}
 """Sets with tiles, and the rest of whose kernels they have: what computes a few rows, and single tokens."""
 OTHERS = TILES | {"emulated_avx_vnni": "avx2"}
@@ -22,16 +22,16 @@ OTHERS = TILES | {"emulated_avx_vnni": "avx2"}
 
 def rows_of(instruction_set: str) -> str:
     """A set that can be in use."""
-    return instruction_set if instruction_set in native.instruction_sets() else OTHERS[instruction_set]
+    return instruction_set if instruction_set in native_module.instruction_sets() else OTHERS[instruction_set]
 
 
 def forced(instruction_set: str, function: Callable[[], T]) -> T:
-    before = native.instruction_sets()[0]
-    native.use_instruction_set(instruction_set)
+    before = native_module.instruction_sets()[0]
+    native_module.use_instruction_set(instruction_set)
     try:
         return function()
     finally:
-        native.use_instruction_set(before)
+        native_module.use_instruction_set(before)
 
 
 def assert_added_and_rounded_once(
@@ -63,7 +63,8 @@ def assert_let_through_and_rounded_once(
     width = found.shape[1]
     if found.dtype == torch.float32 or width % PANEL:
         both = multiply(found.dtype)
-        assert torch.equal(found, forced(instruction_set, lambda: native.gated(both[:, :width], both[:, width:], kind)))
+        gate, up = both[:, :width], both[:, width:]
+        assert torch.equal(found, forced(instruction_set, lambda: native_rows.gated(gate, up, kind)))
         return
     both = multiply(torch.float32).double()
     expected = GATES[kind](both[:, :width]) * both[:, width:]

@@ -15,7 +15,7 @@ from tests.kernels.forced import (
 from tests.kernels.torch_arrays import as_array, as_torch
 
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native_module, native_rows
 from quire.kernels.dtype import dtype_of
 from quire.kernels.native_linear import DensePanels, dense_gated, dense_linear, dense_rows, empty_dense, pack_
 
@@ -91,7 +91,7 @@ def test_results_are_added_to_what_is_there_and_rounded_once(  # type: ignore[no
     num_inputs=st.integers(1, 200),
     width=st.one_of(st.integers(1, 70), st.sampled_from([16, 32, 48, 96])),
     dtype=st.sampled_from(DTYPES),
-    kind=st.sampled_from(sorted(native.GATES)),
+    kind=st.sampled_from(sorted(native_rows.GATES)),
     instruction_set=st.sampled_from(SETS or ("none",)),
 )
 def test_gated_at_once_as_one_after_the_other(  # type: ignore[no-untyped-def]
@@ -115,12 +115,12 @@ def test_many_rows_gated_at_once(instruction_set: str, num_threads: int) -> None
     x, values = draw(301, 160, 96, torch.bfloat16)
     weight = packed(values)
     one_by_one = [dense_gated(row, weight, "silu", instruction_set=instruction_set) for row in x.split(1)]
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
-        native.use_num_threads(num_threads)
+        native_module.use_num_threads(num_threads)
         assert torch.equal(dense_gated(x, weight, "silu", instruction_set=instruction_set), torch.cat(one_by_one))
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
@@ -130,15 +130,15 @@ def test_a_rows_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> No
     x, values = draw(301, 577, 203, dtype)
     weight = packed(values)
     together = dense_linear(x, weight, instruction_set=instruction_set)
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
         for num_threads in (1, 2):
-            native.use_num_threads(num_threads)
+            native_module.use_num_threads(num_threads)
             for first, last in ((0, 1), (2, 5), (3, 12), (298, 301), (40, 300)):
                 some = dense_linear(x[first:last], weight, instruction_set=instruction_set)
                 assert torch.equal(some, together[first:last])
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)

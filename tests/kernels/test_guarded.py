@@ -9,7 +9,7 @@ import torch
 from tests.kernels.guarded import GuardedMemory, guarded_outputs
 
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native_rows
 
 
 @pytest.mark.parametrize("offset", [-1, 24])
@@ -25,7 +25,7 @@ def test_a_byte_beside_the_output_is_seen(offset: int) -> None:
 def test_kernels_write_into_guarded_memory() -> None:
     x = torch.ones(2, 3)
     with guarded_outputs() as guarded:
-        y = native.add(x, x)
+        y = native_rows.add(x, x)
         byte = (ctypes.c_uint8 * 1).from_address(y.data_ptr() + 4 * y.numel())
         byte[0] = 0
         with pytest.raises(AssertionError, match="past the output"):

@@ -10,13 +10,13 @@ import torch
 
 from quire.core.native import has_native_module, instruction_sets
 from quire.errors import InvalidRequestError
-from quire.kernels import arithmetic, native, native_linear
+from quire.kernels import native_linear, native_module, native_rows
 from quire.kernels.dtype import dtype_of
 from quire.plan.machine import read_machine
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
-SETS = native.instruction_sets()
+SETS = native_module.instruction_sets()
 
 
 def test_control_and_the_kernels_agree_on_what_this_cpu_has() -> None:
@@ -25,31 +25,31 @@ def test_control_and_the_kernels_agree_on_what_this_cpu_has() -> None:
 
 def test_one_that_the_cpu_lacks_is_refused_with_those_it_has() -> None:
     with pytest.raises(InvalidRequestError, match=f"sve9 cannot be used: this CPU has {', '.join(SETS)}"):
-        native.use_instruction_set("sve9")
+        native_module.use_instruction_set("sve9")
 
 
 @pytest.mark.parametrize("chosen", SETS)
 def test_every_kernel_runs_on_the_chosen_one(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    native.use_instruction_set(chosen)
-    assert native.instruction_sets() == (chosen, *(name for name in SETS if name != chosen))
-    asked = Spy(native.module())
-    for users in (arithmetic, native, native_linear):
+    native_module.use_instruction_set(chosen)
+    assert native_module.instruction_sets() == (chosen, *(name for name in SETS if name != chosen))
+    asked = Spy(native_module.module())
+    for users in (native_linear, native_rows):
         monkeypatch.setattr(users, "module", lambda: asked)
     x = torch.ones(2, 32)
-    native.add(x, x)
-    native.scale(x, 2.0)
-    native.rms_norm(x, x[0], 1e-5)
+    native_rows.add(x, x)
+    native_rows.scale(x, 2.0)
+    native_rows.rms_norm(x, x[0], 1e-5)
     native_linear.dense_linear(x, native_linear.pack_(native_linear.empty_dense(16, 32, dtype_of(x.dtype))))
     assert asked.names == [chosen] * 5
 
 
 def test_without_a_name_the_fastest_is_used_again_and_other_threads_keep_theirs() -> None:
-    native.use_instruction_set("portable")
+    native_module.use_instruction_set("portable")
     with ThreadPoolExecutor(1) as other:
-        assert other.submit(native.instruction_sets).result() == SETS
-    assert native.instruction_sets()[0] == "portable"
-    native.use_instruction_set(None)
-    assert native.instruction_sets() == SETS
+        assert other.submit(native_module.instruction_sets).result() == SETS
+    assert native_module.instruction_sets()[0] == "portable"
+    native_module.use_instruction_set(None)
+    assert native_module.instruction_sets() == SETS
 
 
 class Spy:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native, native_rows
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
 from quire.kernels.kernel_clock import clocked_kernels, kernels_clocked
@@ -33,7 +33,7 @@ def packed() -> DensePanels:
 def record(x: Array, weight: DensePanels) -> tuple[Recording, Array]:
     recording = native.new_recording(Arena(), num_rows=1)
     with recording:
-        y = native.gated(dense_linear(x, weight), x, "silu")
+        y = native_rows.gated(dense_linear(x, weight), x, "silu")
     return recording, y
 
 

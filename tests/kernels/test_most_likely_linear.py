@@ -10,7 +10,7 @@ from tests.kernels.forced import SETS
 from tests.kernels.test_sketch import KINDS, activations, all_logits, make_table
 
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native, native_module
 from quire.kernels.array import Array
 from quire.kernels.native_linear import DensePanels, dense_most_likely, quantized_most_likely
 from quire.kernels.native_steps import most_likely
@@ -49,12 +49,12 @@ def test_they_are_those_of_all_logits(
     rng = np.random.default_rng(vocab_size)
     table = make_table(kind, rng.standard_normal((vocab_size, WIDTH)).astype(np.float32))
     x = activations(table, rng.standard_normal((num_rows, WIDTH)))
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
-        native.use_num_threads(num_threads)
+        native_module.use_num_threads(num_threads)
         assert found(x, table, instruction_set) == expected(x, table, instruction_set)
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 @given(

@@ -19,15 +19,18 @@ from tests.kernels.forced import (
     rows_of,
 )
 from tests.kernels.torch_arrays import as_torch
+from tests.twins.block_codes import rows_of_blocks
+from tests.twins.panels import fill_panels, layout_of
+from tests.twins.rotation import rotated, rotated_back
+from tests.twins.rounding import round_rows
 
 from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.core.quantization import LARGEST_ROTATED_GROUP, ROUNDINGS, Rounding
-from quire.kernels import native
+from quire.kernels import native_module, native_rows
 from quire.kernels.dtype import DType, dtype_of
 from quire.kernels.native_linear import panel_rows, quantized_gated, quantized_linear
-from quire.kernels.panel_twin import fill_panels, layout_of
 from quire.kernels.panels import (
     PANEL,
     PanelLayout,
@@ -38,13 +41,11 @@ from quire.kernels.panels import (
     layout_of_blocks,
     pack_blocks,
 )
-from quire.kernels.rotation import rotated, rotated_back
 from quire.kernels.tensor import Normalized
-from quire.quantization.rounding import round_rows
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
-SETS_OF_ROWS = native.instruction_sets()
+SETS_OF_ROWS = native_module.instruction_sets()
 TYPES = {block_type.name: block_type for block_type in BLOCK_TYPES.values() if block_type.name in CODE_TYPES}
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
@@ -92,7 +93,7 @@ def make_stored(
     for field in {"d", "m", "dmin"} & set(block_type.layout.names or ()):
         blocks[field] = rng.uniform(-0.01, 0.01, len(blocks)).astype(np.float16)
     floats = torch.from_numpy(block_type.dequantize(blocks).reshape(num_outputs, -1))
-    rows = CODE_TYPES[name].rows(blocks.reshape(num_outputs, num_blocks))
+    rows = rows_of_blocks(name, blocks.reshape(num_outputs, num_blocks))
     weight = empty_panels(layout_of(rows, num_outputs))
     fill_panels(weight.panels.stored, weight.layout, rows)
     return weight, floats
@@ -205,7 +206,7 @@ def test_rows_come_back_as_the_type_defines_them(
 @pytest.mark.parametrize("instruction_set", SETS_OF_ROWS)
 @pytest.mark.parametrize("num_inputs", [352, 576, 2816, 4864, 5632])
 def test_rotated_rows_come_back_whatever_their_width(num_inputs: int, instruction_set: str) -> None:
-    """Those with windows (kernels/rotation.py) are rotated back in another order."""
+    """Those with windows (tests/twins/rotation.py) are rotated back in another order."""
     generator = np.random.default_rng(num_inputs)
     weight, floats = make_rounded(ROUNDINGS["int8"], generator.normal(0, 0.5, (20, num_inputs)).astype(np.float32))
     indices = torch.tensor([3, 19, 0])
@@ -219,15 +220,15 @@ def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instru
     weight, _ = make_weight(name, 80, 512 // NUM_VALUES[name])
     x = torch.randn(70, 512, generator=torch.Generator().manual_seed(2))
     together = quantized_linear(x, weight, instruction_set=instruction_set)
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
         for num_threads in (1, 2, 3):
-            native.use_num_threads(num_threads)
+            native_module.use_num_threads(num_threads)
             for first, last in ((0, 1), (5, 6), (3, 12), (20, 53), (0, 70)):
                 alone = quantized_linear(x[first:last], weight, instruction_set=instruction_set)
                 assert torch.equal(alone, together[first:last])
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 @pytest.mark.parametrize(
@@ -293,14 +294,14 @@ def test_many_rows_without_a_bias_have_the_bits_of_few_rows(name: str, tiles: st
     x = torch.where(torch.rand(x.shape, generator=generator) < often, x * 40, x).to(torch.bfloat16)
     expected = quantized_linear(x, weight, instruction_set=TILES[tiles])
     gated = torch.cat([quantized_gated(row, weight, "silu", instruction_set=TILES[tiles]) for row in x.split(1)])
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
-        native.use_num_threads(num_threads)
+        native_module.use_num_threads(num_threads)
         for num_rows in (19, 32, 33, 100, 128, 241, 301):
             assert torch.equal(quantized_linear(x[:num_rows], weight, instruction_set=tiles), expected[:num_rows])
             assert torch.equal(quantized_gated(x[-num_rows:], weight, "silu", instruction_set=tiles), gated[-num_rows:])
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 @given(
@@ -332,7 +333,7 @@ def test_results_are_added_to_what_is_there_and_rounded_once(
     num_rows=st.integers(0, 70),
     width=st.one_of(st.sampled_from([16, 32, 48, 80]), st.integers(1, 70)),
     dtype=st.sampled_from(list(TOLERANCE)),
-    kind=st.sampled_from(sorted(native.GATES)),
+    kind=st.sampled_from(sorted(native_rows.GATES)),
 )
 def test_gated_at_once_as_one_after_the_other(
     name: str, instruction_set: str, num_rows: int, width: int, dtype: torch.dtype, kind: str
@@ -545,17 +546,17 @@ def test_blocks_of_a_file_become_the_same_panels(name: str, num_threads: int) ->
         blocks[field] = rng.uniform(-1, 1, len(blocks)).astype(np.float16)
     order = rng.permutation(num_rows)
     stored = BlockRows(name, num_blocks * block_type.num_values, raw.reshape(num_rows, -1), order)
-    rows = CODE_TYPES[name].rows(blocks.reshape(num_rows, num_blocks)[order])
+    rows = rows_of_blocks(name, blocks.reshape(num_rows, num_blocks)[order])
     expected, found = empty_panels(layout_of(rows, num_rows)), empty_panels(layout_of_blocks(stored))
     expected.panels.stored.fill(0)
     found.panels.stored.fill(0)
     fill_panels(expected.panels.stored, expected.layout, rows)
-    before = native.thread_count()
-    native.use_num_threads(num_threads)
+    before = native_module.thread_count()
+    native_module.use_num_threads(num_threads)
     try:
         assert pack_blocks(found, stored)
     finally:
-        native.use_num_threads(before)
+        native_module.use_num_threads(before)
     assert found.layout == expected.layout
     assert np.array_equal(found.panels.stored, expected.panels.stored)
     blocks["d"][100] = np.inf

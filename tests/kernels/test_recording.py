@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.kernels.forced import forced
 
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native, native_module, native_rows
 from quire.kernels.array import Array, Arrays, empty_array
 from quire.kernels.dtype import DType
 from quire.kernels.fresh_memory import CHUNK, LINE, LargePages
@@ -44,18 +44,18 @@ def equal(one: Array, other: Array) -> bool:
 
 def block(x: Array, weight: Array) -> Array:
     """Norms, views, sums, a product with a number and a gate, as layers use them."""
-    hidden = native.rms_norm(x, weight, 1e-5) * 0.25
+    hidden = native_rows.rms_norm(x, weight, 1e-5) * 0.25
     for _ in range(5):
         gate, up = hidden.chunk(2, dim=-1)
-        gated = native.gated(gate, up, "silu")
-        hidden = native.rms_norm(hidden + x, weight, 1e-5)
+        gated = native_rows.gated(gate, up, "silu")
+        hidden = native_rows.rms_norm(hidden + x, weight, 1e-5)
         hidden = hidden.view(len(x), 2, -1).flatten(1) + x
-    return native.gated(gated, gated, "relu")
+    return native_rows.gated(gated, gated, "relu")
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
 @pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("instruction_set", native.instruction_sets())
+@pytest.mark.parametrize("instruction_set", native_module.instruction_sets())
 def test_a_program_computes_what_the_kernels_compute(dtype: DType, num_threads: int, instruction_set: str) -> None:
     forced(instruction_set, lambda: compare_with_kernels(dtype, num_threads))
 
@@ -65,15 +65,15 @@ def compare_with_kernels(dtype: DType, num_threads: int) -> None:
     recording = native.new_recording(Arena())
     with recording:
         y = block(x, weight)
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
-        native.use_num_threads(num_threads)
+        native_module.use_num_threads(num_threads)
         for seed in range(3):
             x[...] = draw((7, 94), dtype, seed)
             native.run(recording)
             assert equal(y, block(x, weight))
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 def test_rows_of_tables_are_looked_up_anew_each_time() -> None:
@@ -91,7 +91,7 @@ def test_nothing_runs_while_it_is_recorded() -> None:
     recording = native.new_recording(Arena())
     with recording:
         assert current_recording() is recording
-        y = native.rms_norm(x, weight, 1e-5)
+        y = native_rows.rms_norm(x, weight, 1e-5)
     assert current_recording() is None
     assert not y.stored.any()
     assert len(recording.program) == 1
@@ -109,7 +109,7 @@ def make_square() -> DensePanels:
 def mixed(x: Array, square: DensePanels, num_layers: int) -> Array:
     """Kernels by token in a row, then one that needs all of them."""
     for _ in range(num_layers):
-        x = dense_linear(native.rms_norm(native.rms_norm(x, WEIGHT, 1e-5) + x, WEIGHT, 1e-5), square)
+        x = dense_linear(native_rows.rms_norm(native_rows.rms_norm(x, WEIGHT, 1e-5) + x, WEIGHT, 1e-5), square)
     return x
 
 
@@ -141,13 +141,13 @@ def test_memory_is_lent_again_only_after_the_threads_have_met() -> None:
     """Kernels by token follow each other without waiting: one thread may still read what another would write."""
     x, rows = draw((64, 96)), indices(0, 0)
     with native.new_recording(Arena()):
-        first = native.rms_norm(x, WEIGHT, 1e-5)
+        first = native_rows.rms_norm(x, WEIGHT, 1e-5)
         address = first.data_ptr()
         del first
-        second = native.rms_norm(x, WEIGHT, 1e-5)
+        second = native_rows.rms_norm(x, WEIGHT, 1e-5)
         assert second.data_ptr() != address
-        native.gather(x, rows)
-        third = native.rms_norm(x, WEIGHT, 1e-5)
+        native_rows.gather(x, rows)
+        third = native_rows.rms_norm(x, WEIGHT, 1e-5)
         assert third.data_ptr() == address
 
 
@@ -158,9 +158,9 @@ def test_what_is_recorded_for_as_many_tokens_as_rows_is_of_one_token_a_row(num_t
     with recording:
         every = mixed(x, square, 3)
         hidden = mixed(every.view(64, 2, 48).index_select(0, last).flatten(1), square, 3)
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
-        native.use_num_threads(num_threads)
+        native_module.use_num_threads(num_threads)
         for places in ([0], [3, 11], [0, 5, 6, 7, 20, 33, 61, 63]):
             num_tokens, num_rows = places[-1] + 1, len(places)
             every.stored[:], hidden.stored[:] = np.nan, np.nan
@@ -171,7 +171,7 @@ def test_what_is_recorded_for_as_many_tokens_as_rows_is_of_one_token_a_row(num_t
             assert np.isnan(every.stored[num_tokens:]).all()
             assert np.isnan(hidden.stored[num_rows:]).all()
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
 
 
 def test_programs_that_run_in_turn_lie_on_top_of_each_other() -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from quire.kernels.rotation import can_rotate_heads, rotated, rotated_back, rotated_heads, rotation_stages, windows_of
+from tests.twins.rotation import rotated, rotated_back, rotation_stages, windows_of
 
 
 @pytest.mark.parametrize(
@@ -82,26 +81,3 @@ def test_one_large_value_is_shared_out(num_inputs: int, most: float) -> None:
     rows[np.arange(64), places] = 1
     assert np.abs(rotated(rows)).max() < most * 1.01
     assert rotated(rows).dtype == np.float32
-
-
-@given(
-    head_dim=st.sampled_from([32, 64, 128, 256]),
-    num_heads=st.integers(1, 5),
-    width=st.integers(1, 20),
-    seed=st.integers(0, 99),
-)
-def test_heads_are_rotated_each_by_itself(head_dim: int, num_heads: int, width: int, seed: int) -> None:
-    """Along either axis; the other one only says how many there are."""
-    values = np.random.default_rng(seed).standard_normal((num_heads * head_dim, width), np.float32)
-    there = rotated_heads(values, head_dim, axis=0)
-    np.testing.assert_array_equal(rotated_heads(np.ascontiguousarray(values.T), head_dim, axis=1), there.T)
-    np.testing.assert_array_equal(rotated_heads(values[-head_dim:, :1], head_dim, axis=0), there[-head_dim:, :1])
-    np.testing.assert_allclose(rotated_heads(there, head_dim, axis=0), values, atol=1e-5)
-    np.testing.assert_allclose(np.square(there).sum(0), np.square(values).sum(0), rtol=1e-4)
-    one = np.zeros((head_dim, 1), np.float32)
-    one[seed % head_dim] = 1
-    np.testing.assert_allclose(np.abs(rotated_heads(one, head_dim, axis=0)), head_dim**-0.5, rtol=1e-6)
-
-
-def test_heads_whose_values_all_meet_can_be_rotated() -> None:
-    assert [size for size in range(1, 300) if can_rotate_heads(size)] == [32, 64, 128, 256]

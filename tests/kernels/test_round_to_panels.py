@@ -1,4 +1,4 @@
-"""Weights rounded straight into panels: the bits of quantization/rounding.py, for every instruction set and number of threads."""
+"""Weights rounded straight into panels: the bits of tests/twins/rounding.py, for every instruction set and number of threads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.twins.panels import fill_panels, layout_of
+from tests.twins.rounding import round_rows
 
 from quire.core.arrays import Float32Array
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS, Rounding
-from quire.kernels import native
-from quire.kernels.panel_twin import fill_panels, layout_of
+from quire.kernels import native_module
 from quire.kernels.panels import PanelLayout, round_to_panels
-from quire.quantization.rounding import round_rows
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -78,13 +78,13 @@ def test_equal_values_and_ends_of_the_range(instruction_set: str, name: str, val
 @pytest.mark.parametrize("name", sorted(ROUNDINGS))
 def test_the_bits_do_not_depend_on_the_number_of_threads(instruction_set: str, name: str) -> None:
     rows = np.random.default_rng(1).standard_normal((200, 576)).astype(np.float32)
-    before, found = native.thread_count(), []
+    before, found = native_module.thread_count(), []
     try:
         for num_threads in (1, 2, 3):
-            native.use_num_threads(num_threads)
+            native_module.use_num_threads(num_threads)
             found.append(expected_and_found(rows, ROUNDINGS[name])[1])
     finally:
-        native.use_num_threads(before)
+        native_module.use_num_threads(before)
     assert all(np.array_equal(found[0], other) for other in found[1:])
 
 

@@ -10,14 +10,14 @@ from tests.kernels.forced import forced
 
 from quire.core.kv_layout import values_per_head
 from quire.core.native import has_native_module
-from quire.kernels import native, native_rows
+from quire.kernels import native, native_module, native_rows
 from quire.kernels.reference import ReferenceOps
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
 REFERENCE = ReferenceOps()
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
-SETS = st.sampled_from(native.instruction_sets() or ("none",))
+SETS = st.sampled_from(native_module.instruction_sets() or ("none",))
 TOLERANCE = {torch.float32: {"rtol": 2e-6, "atol": 2e-6}, torch.bfloat16: {"rtol": 2**-7, "atol": 2**-7}}
 
 
@@ -35,7 +35,7 @@ def draw(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
 def test_rms_norm(num_tokens: int, num_heads: int, width: int, dtype: torch.dtype, instruction_set: str) -> None:
     memory = draw(num_tokens, num_heads + 2, width, dtype=dtype)
     x, weight = memory[:, 1:-1], draw(width, dtype=dtype, seed=1)
-    found = forced(instruction_set, lambda: native.rms_norm(x, weight, 1e-5))
+    found = forced(instruction_set, lambda: native_rows.rms_norm(x, weight, 1e-5))
     assert found.is_contiguous()
     torch.testing.assert_close(found, REFERENCE.rms_norm(x, weight, 1e-5), **TOLERANCE[dtype])
 
@@ -47,7 +47,7 @@ def test_rms_norm_adds_before_it_rounds(num_tokens: int, width: int, dtype: torc
     expected = memory.clone()
     residual = memory[:, 2:-3]
     expected[:, 2:-3] = REFERENCE.rms_norm(x, weight, 1e-5, residual)
-    found = forced(instruction_set, lambda: native.rms_norm(x, weight, 1e-5, residual))
+    found = forced(instruction_set, lambda: native_rows.rms_norm(x, weight, 1e-5, residual))
     assert found.data_ptr() == residual.data_ptr()
     torch.testing.assert_close(memory, expected, **TOLERANCE[dtype])
 
@@ -88,7 +88,7 @@ def test_rope(num_tokens: int, num_heads: int, half: int, rest: int, dtype: torc
     before, x = memory.clone(), memory[:, 1:-1]
     cos, sin = draw(num_tokens, half, dtype=dtype, seed=1), draw(num_tokens, half, dtype=dtype, seed=2)
     expected = REFERENCE.rope(x, cos, sin)
-    found = forced(instruction_set, lambda: native.rope_(x, cos, sin))
+    found = forced(instruction_set, lambda: native_rows.rope_(x, cos, sin))
     torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
     assert torch.equal(memory[:, [0, -1]], before[:, [0, -1]]), "the other heads stay as they are"
 
@@ -96,7 +96,7 @@ def test_rope(num_tokens: int, num_heads: int, half: int, rest: int, dtype: torc
 @given(
     num_tokens=st.integers(1, 40),
     width=st.integers(1, 200),
-    kind=st.sampled_from(sorted(native.GATES)),
+    kind=st.sampled_from(sorted(native_rows.GATES)),
     scale=st.sampled_from([1.0, 30.0]),
     dtype=DTYPES,
     instruction_set=SETS,
@@ -104,7 +104,7 @@ def test_rope(num_tokens: int, num_heads: int, half: int, rest: int, dtype: torc
 def test_gated(num_tokens: int, width: int, kind: str, scale: float, dtype: torch.dtype, instruction_set: str) -> None:
     gate, up = (draw(num_tokens, 2 * width, dtype=dtype) * scale).chunk(2, dim=-1)
     expected = REFERENCE.gated(gate, up, kind)
-    found = forced(instruction_set, lambda: native.gated(gate, up, kind))
+    found = forced(instruction_set, lambda: native_rows.gated(gate, up, kind))
     limits = {name: limit * scale**2 if name == "atol" else limit for name, limit in TOLERANCE[dtype].items()}
     torch.testing.assert_close(found, expected, **limits)
 
@@ -112,7 +112,7 @@ def test_gated(num_tokens: int, width: int, kind: str, scale: float, dtype: torc
 @given(
     num_tokens=st.integers(0, 40),
     width=st.integers(1, 200),
-    kind=st.sampled_from(sorted(native.GATES)),
+    kind=st.sampled_from(sorted(native_rows.GATES)),
     scale=st.sampled_from([1.0, 30.0]),
     dtype=DTYPES,
     instruction_set=SETS,
@@ -146,7 +146,7 @@ def test_softcap(num_tokens: int, width: int, cap: float, dtype: torch.dtype, in
     torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("instruction_set", native.instruction_sets())
+@pytest.mark.parametrize("instruction_set", native_module.instruction_sets())
 def test_gelu_is_exact_far_below_zero_too(instruction_set: str) -> None:
     """To a hundred-thousandth of the value itself, where 1 + erf would have lost all digits."""
     x = torch.linspace(-9, 9, 3001).unsqueeze(0)
@@ -209,8 +209,8 @@ def test_rotated_where_keys_are_written_as_one_after_the_other(
         if at_once:
             native.write_kv(key, value, *caches, slots, rotated=(query, cos, sin))
         else:
-            native.write_kv(native.rope_(key, cos, sin), value, *caches, slots)
-            native.rope_(query, cos, sin)
+            native.write_kv(native_rows.rope_(key, cos, sin), value, *caches, slots)
+            native_rows.rope_(query, cos, sin)
         return [query, value, *caches]
 
     expected, found = forced(instruction_set, lambda: run(False)), forced(instruction_set, lambda: run(True))
@@ -233,8 +233,8 @@ def test_sums_and_products(
     x, z = memory[:, 1 : width + 1], memory[:, width + 2 : -1]
     x.copy_(draw(num_tokens, width, dtype=dtype))
     z.copy_(draw(num_tokens, width, dtype=dtype, seed=1))
-    assert torch.equal(forced(instruction_set, lambda: native.add(x, z)), x + z)
-    assert torch.equal(forced(instruction_set, lambda: native.scale(x, factor)), x * factor)
+    assert torch.equal(forced(instruction_set, lambda: native_rows.add(x, z)), x + z)
+    assert torch.equal(forced(instruction_set, lambda: native_rows.scale(x, factor)), x * factor)
 
 
 @given(
@@ -247,9 +247,9 @@ def test_sums_and_products(
 def test_gather(num_tokens: int, num_rows: int, width: int, dtype: torch.dtype, instruction_set: str) -> None:
     table = draw(num_rows, width, dtype=dtype)
     indices = torch.randint(num_rows, (num_tokens,), generator=torch.Generator().manual_seed(width))
-    assert torch.equal(forced(instruction_set, lambda: native.gather(table, indices)), table[indices])
+    assert torch.equal(forced(instruction_set, lambda: native_rows.gather(table, indices)), table[indices])
     part = table[:, width // 3 :]
-    assert torch.equal(forced(instruction_set, lambda: native.gather(part, indices)), part[indices])
+    assert torch.equal(forced(instruction_set, lambda: native_rows.gather(part, indices)), part[indices])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -261,20 +261,20 @@ def test_many_tokens_on_several_threads_have_the_bits_of_each_alone(dtype: torch
     def everything(first: int, last: int) -> list[torch.Tensor]:
         part = slice(first, last)
         return [
-            native.rms_norm(x[part], weight, 1e-6),
+            native_rows.rms_norm(x[part], weight, 1e-6),
             native_rows.layer_norm(gate[part], up[0], up[1], 1e-6),
-            native.rope_(x[part].clone(), cos[part], sin[part]),
-            *(native.gated(gate[part], up[part], kind) for kind in sorted(native.GATES)),
-            *(native_rows.activate(gate[part], kind) for kind in sorted(native.GATES)),
+            native_rows.rope_(x[part].clone(), cos[part], sin[part]),
+            *(native_rows.gated(gate[part], up[part], kind) for kind in sorted(native_rows.GATES)),
+            *(native_rows.activate(gate[part], kind) for kind in sorted(native_rows.GATES)),
             native_rows.softcap(gate[part], 3.0),
         ]
 
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     try:
-        native.use_num_threads(2)
+        native_module.use_num_threads(2)
         together = everything(0, 300)
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
     for first, last in ((0, 1), (7, 9), (150, 299)):
         for found, whole in zip(everything(first, last), together, strict=True):
             assert torch.equal(found, whole[first:last])
@@ -282,17 +282,17 @@ def test_many_tokens_on_several_threads_have_the_bits_of_each_alone(dtype: torch
 
 def test_a_value_that_is_not_a_number_stays_one() -> None:
     gate = torch.tensor([[torch.nan, -torch.inf, torch.inf, 1.0]])
-    for kind in native.GATES:
-        for found in (native.gated(gate, torch.ones(1, 4), kind), native_rows.activate(gate, kind)):
+    for kind in native_rows.GATES:
+        for found in (native_rows.gated(gate, torch.ones(1, 4), kind), native_rows.activate(gate, kind)):
             assert found[0, 0].isnan()
             assert found[0, 2] == torch.inf
             assert found[0, 3].isfinite()
     assert native_rows.softcap(gate, 5.0).isnan().tolist() == [[True, False, False, False]]
 
 
-@pytest.mark.parametrize("instruction_set", native.instruction_sets())
+@pytest.mark.parametrize("instruction_set", native_module.instruction_sets())
 def test_gates_far_below_zero_let_nothing_through(instruction_set: str) -> None:
     """Where e^-x is no number of float32 any more."""
     gate = torch.tensor([[-60.0, -87.0, -89.0, -127.0, -200.0, -60000.0]]).bfloat16()
-    found = forced(instruction_set, lambda: native.gated(gate, torch.ones_like(gate), "silu"))
+    found = forced(instruction_set, lambda: native_rows.gated(gate, torch.ones_like(gate), "silu"))
     assert (found.abs() < 1e-20).all()

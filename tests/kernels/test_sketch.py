@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.forced import SETS, forced, rows_of
+from tests.twins.panels import fill_panels, layout_of
+from tests.twins.rounding import round_rows
 
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS
-from quire.kernels import native, native_sketch
+from quire.kernels import native, native_module, native_sketch
 from quire.kernels.array import Array, round_to, widened
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, pack_, panel_rows, quantized_linear
 from quire.kernels.native_sketch import FINE, Sketch, can_sketch, most_likely_by_sketch
 from quire.kernels.native_steps import most_likely
-from quire.kernels.panel_twin import fill_panels, layout_of
 from quire.kernels.panels import PANEL, QuantizedPanels, empty_panels
 from quire.kernels.recording import Arena
 from quire.quantization.few_bits import QuantizedPanelsTable
 from quire.quantization.panels import DensePanelsTable
-from quire.quantization.rounding import round_rows
 from quire.quantization.sketch import PackedTable, sketch_in_parts
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -112,7 +112,7 @@ def table_rows(table: PackedTable, sketch: Sketch) -> tuple[np.ndarray, np.ndarr
     return widened(rows.stored, rows.dtype).astype(np.float64), together
 
 
-@pytest.mark.parametrize("instruction_set", native.instruction_sets())
+@pytest.mark.parametrize("instruction_set", native_module.instruction_sets())
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
 def test_a_sketch_says_what_it_lacks(kind: str, instruction_set: str) -> None:
     table = make_table(kind, values_like_a_models(np.random.default_rng(2), 300, 128))
@@ -253,15 +253,15 @@ def test_threads_and_other_rows_change_nothing(kind: str) -> None:
     rng = np.random.default_rng(5)
     table = make_table(kind, values_like_a_models(rng, 5000, 128))
     x = activations(table, values_like_a_models(rng, 4, 128))
-    results, before = [], native.thread_count()
+    results, before = [], native_module.thread_count()
     for num_threads in (1, 2, 3):
-        native.use_num_threads(num_threads)
+        native_module.use_num_threads(num_threads)
         try:
             sketch = make_sketch(table)
             together = most_likely_by_sketch(x, table.weight, sketch)
             alone = [most_likely_by_sketch(x[i : i + 1], table.weight, sketch) for i in range(4)]
         finally:
-            native.use_num_threads(before)
+            native_module.use_num_threads(before)
         results.append((together[0].stored.tolist(), together[1].stored.tolist(), sketch.lacks.stored.tolist()))
         assert [int(ids.stored[0]) for ids, _, _ in alone] == together[0].stored.tolist()
         assert [float(logits.stored[0]) for _, logits, _ in alone] == together[1].stored.tolist()

@@ -13,7 +13,7 @@ from tests.kernels.test_quantized_linear import make_rounded, rounded
 
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS
-from quire.kernels import native
+from quire.kernels import native_module
 from quire.kernels.native_linear import dense_linear, quantized_linear
 from quire.kernels.native_module import module
 from quire.kernels.panels import QuantizedPanels
@@ -116,12 +116,12 @@ def test_threads_wait_for_each_other_between_two(instruction_set: str, in_bytes:
     x, values = draw(150, 8224, 200, torch.bfloat16)
     weight = rotated_weight(200, 8224)[0] if in_bytes else packed(values)
     linear = quantized_linear if in_bytes else dense_linear
-    threads = native.thread_count()
+    threads = native_module.thread_count()
     found = []
     try:
         for num_threads in (1, 2, 2, 2):
-            native.use_num_threads(num_threads)
+            native_module.use_num_threads(num_threads)
             found.append(linear(x, weight, instruction_set=instruction_set))  # type: ignore[arg-type]
     finally:
-        native.use_num_threads(threads)
+        native_module.use_num_threads(threads)
     assert all(torch.equal(y, found[0]) for y in found)

@@ -14,11 +14,11 @@ import torch
 
 from quire.core.cores import allowed_cores
 from quire.core.native import has_native_module
-from quire.kernels import native
-from quire.kernels.arithmetic import add
+from quire.kernels import native, native_module
 from quire.kernels.array import Arrays
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, pack_
+from quire.kernels.native_rows import add
 from quire.kernels.recording import Arena
 from quire.kernels.tensor import Numbers
 
@@ -33,35 +33,35 @@ def weight() -> DensePanels:
 
 
 def product(weight: DensePanels, num_threads: int) -> Numbers:
-    native.use_num_threads(num_threads)
+    native_module.use_num_threads(num_threads)
     x = Arrays().of(np.random.default_rng(1).standard_normal((20, 256), np.float32))
     return dense_linear(x, weight).stored
 
 
 def test_callers_at_the_same_time_each_get_their_own_result(weight: DensePanels) -> None:
-    before = native.thread_count()
+    before = native_module.thread_count()
     try:
         expected = product(weight, 1)
     finally:
-        native.use_num_threads(before)
+        native_module.use_num_threads(before)
     with ThreadPoolExecutor(4) as callers:
         found = list(callers.map(lambda n: product(weight, 1 + n % 4), range(200)))
     assert all(np.array_equal(result, expected) for result in found)
 
 
 def test_a_program_runs_on_no_more_threads_than_its_arrays_have_room_for(weight: DensePanels) -> None:
-    before = native.thread_count()
+    before = native_module.thread_count()
     try:
-        native.use_num_threads(1)
+        native_module.use_num_threads(1)
         recording = native.new_recording(Arena())
         x = Arrays().of(np.random.default_rng(1).standard_normal((20, 256), np.float32))
         with recording:
             found = dense_linear(x, weight)
         expected = product(weight, 1)
-        native.use_num_threads(3)
+        native_module.use_num_threads(3)
         native.run(recording)
     finally:
-        native.use_num_threads(before)
+        native_module.use_num_threads(before)
     assert recording.num_threads == 1
     assert np.array_equal(found.stored, expected)
 
@@ -70,15 +70,15 @@ def test_all_members_treat_the_smallest_numbers_as_the_caller_does() -> None:
     """Torch's switch is that of the calling thread."""
     x = np.full((4096, 64), 1e-39, np.float32)
     found = []
-    before = native.thread_count()
+    before = native_module.thread_count()
     try:
-        native.use_num_threads(4)
+        native_module.use_num_threads(4)
         for flushed in (True, False):
             assert torch.set_flush_denormal(flushed)
             found.append(add(Arrays().of(x), Arrays().of(x)).stored)
     finally:
         torch.set_flush_denormal(False)
-        native.use_num_threads(before)
+        native_module.use_num_threads(before)
     assert (found[0] == 0).all()
     assert (found[1] > 0).all()
 
@@ -99,7 +99,7 @@ pack_(weight)
 x = Arrays().of(np.random.default_rng(1).standard_normal((20, 256), np.float32))
 
 def product(num_threads):
-    native.use_num_threads(num_threads)
+    native_module.use_num_threads(num_threads)
     return dense_linear(x, weight).stored
 
 expected = product(1).copy()

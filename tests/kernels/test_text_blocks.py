@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.kernels.forced import forced
 
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native, native_module
 from quire.kernels.native_texts import BLOCK_SIZE, write_texts
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kern
     num_heads=st.integers(1, 4),
     width=st.integers(1, 70),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
-    instruction_set=st.sampled_from(native.instruction_sets() or ("none",)),
+    instruction_set=st.sampled_from(native_module.instruction_sets() or ("none",)),
 )
 def test_write_texts(counts: list[int], num_heads: int, width: int, dtype: torch.dtype, instruction_set: str) -> None:
     """Of heads that lie apart, with NaN between; into guarded memory."""

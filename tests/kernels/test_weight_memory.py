@@ -1,11 +1,13 @@
+import errno
 import gc
+import mmap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from quire.kernels.dtype import DType
-from quire.kernels.fresh_memory import CHUNK, LINE
+from quire.kernels.fresh_memory import CHUNK, LINE, ask_for_large_pages
 from quire.kernels.weight_memory import WeightMemory
 
 
@@ -24,6 +26,14 @@ def test_a_weight_larger_than_a_chunk_has_its_own() -> None:
     large.stored[-1] = 1.0
     assert large.shape == (CHUNK // 4 + 1,)
     assert small.dtype == DType.FLOAT32
+
+
+def test_a_system_without_large_pages_gives_small_ones() -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    ask_for_large_pages(Refusing(-1, 4096))
 
 
 def test_no_values_need_no_memory() -> None:

@@ -16,7 +16,7 @@ from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.core.host_memory import memory_for_loading
 from quire.kernels.select import select_ops
-from quire.models.registry import load_model
+from quire.models.registry import DECODERS, load_model
 
 SAMPLE_SECONDS = 0.001
 
@@ -46,7 +46,8 @@ def main(reference: str, dtype_name: str) -> None:
     sampler = PeakSampler()
     sampler.start()
     with memory_for_loading():
-        model = load_model(checkpoint, dtype, select_ops("torch"), select_backend("torch", dtype, checkpoint.config))
+        attention = select_backend("torch", dtype, checkpoint.config)
+        model = load_model(DECODERS, checkpoint, dtype, select_ops("torch"), attention)
     sampler.done.set()
     sampler.join()
     model_bytes = model.config.num_parameters() * dtype.itemsize

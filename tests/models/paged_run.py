@@ -15,7 +15,8 @@ from quire.checkpoint.checkpoint import open_checkpoint
 from quire.core.quantization import Quantization
 from quire.kernels.select import select_ops
 from quire.kernels.tensor import Tensors
-from quire.models.registry import Model, load_model
+from quire.models.decoder import Decoder
+from quire.models.registry import DECODERS, load_model
 
 BLOCK_SIZE = 4
 Convert = Callable[[torch.Tensor], Any]
@@ -26,15 +27,16 @@ def load(
     dtype: torch.dtype = torch.float32,
     backend: str = "reference",
     quantization: Quantization = "none",
-) -> Model:
+) -> Decoder:
     checkpoint, ops = open_checkpoint(str(reference)), select_ops(backend)
     own = ops.tensors.dtype(str(dtype).removeprefix("torch."))
-    return load_model(checkpoint, own, ops, select_backend(backend, own, checkpoint.config), quantization)
+    attention = select_backend(backend, own, checkpoint.config)
+    return load_model(DECODERS, checkpoint, own, ops, attention, quantization)
 
 
 @torch.inference_mode()
 def all_logits(
-    model: Model,
+    model: Decoder,
     rows: Sequence[Sequence[int]],
     chunk_sizes: Sequence[int],
     dtype: torch.dtype = torch.float32,
@@ -80,14 +82,14 @@ def _scattered_tables(rows: Sequence[Sequence[int]]) -> torch.Tensor:
     return blocks.view(len(rows), width)
 
 
-def _unwritten_cache(model: Model, num_blocks: int, dtype: torch.dtype, own: Convert) -> LayerKVCache:
+def _unwritten_cache(model: Decoder, num_blocks: int, dtype: torch.dtype, own: Convert) -> LayerKVCache:
     """Of values so large that reading one where none was written shows in every logit."""
     shape = (num_blocks, BLOCK_SIZE, model.config.num_kv_heads, model.config.head_dim)
     return LayerKVCache(own(torch.full(shape, 1e4, dtype=dtype)), own(torch.full(shape, 1e4, dtype=dtype)))
 
 
 def _batch(
-    model: Model,
+    model: Decoder,
     rows: Sequence[Sequence[int]],
     tables: torch.Tensor,
     ranges: list[tuple[int, int, int]],

@@ -16,8 +16,7 @@ from quire.core.native import has_native_module
 from quire.errors import CheckpointError
 from quire.kernels.select import select_ops
 from quire.kernels.tensor import Tensors
-from quire.models.encoders import load_encoder
-from quire.models.registry import Encoder
+from quire.models.registry import ENCODERS, Encoder, load_model
 from quire.worker.encode_worker import pack
 
 VARIANTS: dict[str, dict[str, object]] = {
@@ -43,7 +42,7 @@ def load(directory: Path, backend: str, dtype: str = "float32") -> Loaded:
     checkpoint = open_checkpoint(str(directory))
     ops = select_ops(backend)
     own = ops.tensors.dtype(dtype)
-    encoder = load_encoder(checkpoint, own, ops, select_backend(backend, own, checkpoint.config))
+    encoder = load_model(ENCODERS, checkpoint, own, ops, select_backend(backend, own, checkpoint.config))
     return Loaded(encoder, ops.tensors)
 
 

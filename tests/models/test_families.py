@@ -20,7 +20,7 @@ from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels
 from quire.kernels.panels import QuantizedPanels
 from quire.kernels.select import select_ops
-from quire.models.registry import load_model
+from quire.models.registry import DECODERS, load_model
 from quire.quantization.few_bits import Rounded, Segment
 from quire.quantization.method import StoredWeight
 from quire.quantization.select import METHODS
@@ -94,7 +94,7 @@ def test_the_weights_that_rounding_leaves_are_those_the_config_counts(
 
     monkeypatch.setitem(METHODS, "int8", partial(Counted, rounding=ROUNDINGS["int8"]))
     attention = select_backend("cpu", DType.FLOAT32, checkpoint.config)
-    load_model(checkpoint, DType.FLOAT32, select_ops("cpu"), attention, "int8")
+    load_model(DECODERS, checkpoint, DType.FLOAT32, select_ops("cpu"), attention, "int8")
     assert found == checkpoint.config.weights_by_inputs()
     assert +left == {num_inputs: count for num_inputs, count in found.items() if num_inputs % 32}
 

@@ -17,7 +17,7 @@ from transformers import Gemma3TextConfig, LlamaConfig, OPTConfig, PreTrainedCon
 from quire.core.native import has_native_module
 from quire.core.quantization import Quantization
 from quire.kernels.select import select_ops
-from quire.models.rotated_heads import HeadRotation, RotatedHeads, rotations_of_values
+from quire.models.rotated_heads import HeadRotation, RotatedHeads, can_rotate_heads, rotated_heads, rotations_of_values
 from quire.quantization.few_bits import Rounded
 from quire.quantization.select import select_packed_method
 
@@ -28,6 +28,29 @@ FAMILIES: dict[str, PreTrainedConfig] = {
     "opt": OPTConfig(**(OPT_SIZES | WIDE | {"ffn_dim": 160})),
     "gemma3": Gemma3TextConfig(**(SIZES | WIDE | {"intermediate_size": 160, "head_dim": 64, "sliding_window": 12})),
 }
+
+
+@given(
+    head_dim=st.sampled_from([32, 64, 128, 256]),
+    num_heads=st.integers(1, 5),
+    width=st.integers(1, 20),
+    seed=st.integers(0, 99),
+)
+def test_heads_are_rotated_each_by_itself(head_dim: int, num_heads: int, width: int, seed: int) -> None:
+    """Along either axis; the other one only says how many there are."""
+    values = np.random.default_rng(seed).standard_normal((num_heads * head_dim, width), np.float32)
+    there = rotated_heads(values, head_dim, axis=0)
+    np.testing.assert_array_equal(rotated_heads(np.ascontiguousarray(values.T), head_dim, axis=1), there.T)
+    np.testing.assert_array_equal(rotated_heads(values[-head_dim:, :1], head_dim, axis=0), there[-head_dim:, :1])
+    np.testing.assert_allclose(rotated_heads(there, head_dim, axis=0), values, atol=1e-5)
+    np.testing.assert_allclose(np.square(there).sum(0), np.square(values).sum(0), rtol=1e-4)
+    one = np.zeros((head_dim, 1), np.float32)
+    one[seed % head_dim] = 1
+    np.testing.assert_allclose(np.abs(rotated_heads(one, head_dim, axis=0)), head_dim**-0.5, rtol=1e-6)
+
+
+def test_heads_whose_values_all_meet_can_be_rotated() -> None:
+    assert [size for size in range(1, 300) if can_rotate_heads(size)] == [32, 64, 128, 256]
 
 
 @given(head_dim=st.sampled_from([32, 64, 256]), num_rows=st.integers(1, 300), inputs=st.booleans())

@@ -20,10 +20,12 @@ from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quire.core.native import has_native_module
 from quire.core.quantization import Rounding
 from quire.kernels.dtype import DType
+from quire.kernels.panels import round_to_panels
 from quire.kernels.select import select_ops
-from quire.models.registry import load_model
+from quire.models.registry import DECODERS, load_model
+from quire.models.rotated_heads import rotated_heads
+from quire.quantization.few_bits import Rounded
 from quire.quantization.kept import MADE_BY
-from quire.quantization.rounding import round_rows
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -160,6 +162,17 @@ def test_another_version_packs_again_in_the_same_place(
     assert READ in caplog.text
 
 
+def test_another_instruction_set_packs_again(tiny_llama: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By it rotated rows may be rounded otherwise, and what a set computes is not to depend on who started first."""
+    with LLM(str(tiny_llama), backend="cpu", quantization="int8", packed_cache="on", num_blocks=20):
+        caplog.clear()
+    portable = {"instruction_set": "portable", "packed_cache": "on", "num_blocks": 20}
+    for expected in (ANEW, READ):
+        with LLM(str(tiny_llama), backend="cpu", quantization="int8", **portable):
+            assert expected in caplog.text
+            caplog.clear()
+
+
 def test_another_file_of_the_same_name_size_and_time_is_packed_again(
     cache: Path, tiny_llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,7 +203,8 @@ def test_a_model_in_another_place_does_not_replace_the_first(cache: Path, tiny_l
 
 def test_an_edit_of_the_rules_of_rounding_makes_another_key() -> None:
     own = Path(quire.__file__).parent
-    folders = {Path(inspect.getfile(rule)).relative_to(own).parts[0] for rule in (Rounding, round_rows, Checkpoint)}
+    rules = (Rounding, Checkpoint, rotated_heads, Rounded, round_to_panels)
+    folders = {Path(inspect.getfile(rule)).relative_to(own).parts[0] for rule in rules}
     assert folders <= set(MADE_BY)
 
 
@@ -227,7 +241,7 @@ def test_several_that_write_at_once(cache: Path, tiny_llama: Path, caplog: pytes
     def load(_: int) -> None:
         checkpoint, ops = open_checkpoint(str(tiny_llama)), select_ops("cpu")
         backend = select_backend("cpu", DType.FLOAT32, checkpoint.config)
-        load_model(checkpoint, DType.FLOAT32, ops, backend, "int8", keep_packed=True)
+        load_model(DECODERS, checkpoint, DType.FLOAT32, ops, backend, "int8", keep_packed=True)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(load, range(8)))

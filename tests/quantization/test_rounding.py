@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.torch_arrays import as_torch
 from tests.quantization.stored_weights import FloatWeight
+from tests.twins.rotation import rotated, rotated_back
+from tests.twins.rounding import round_rows
 
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS, Rounding
 from quire.kernels.cpu_ops import CpuOps
 from quire.kernels.dtype import DType
 from quire.kernels.native_linear import DensePanels
-from quire.kernels.rotation import rotated, rotated_back
-from quire.quantization.rounding import round_rows
 from quire.quantization.select import select_method
 
 

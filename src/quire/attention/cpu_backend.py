@@ -15,7 +15,7 @@ from quire.kernels.dtype import NATIVE_DTYPES, DType
 class CpuBackend:
     name = "cpu"
     instruction_set: str | None = None
-    """One of `native.instruction_sets()`; the fastest unless given."""
+    """One of `native_module.instruction_sets()`; the fastest unless given."""
     capabilities = AttentionCapabilities(
         # None where the kernels were not built: never chosen.
         dtypes=NATIVE_DTYPES if has_native_module() else frozenset(),

@@ -13,9 +13,9 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from quire.kernels.arithmetic import add, gather, scale
 from quire.kernels.dtype import OF_NUMPY, DType
 from quire.kernels.fresh_memory import LINE, fresh_memory
+from quire.kernels.native_rows import add, gather, scale
 from quire.kernels.recording import NotRecordable, current_recording
 from quire.kernels.tensor import Numbers, Plan, Result
 

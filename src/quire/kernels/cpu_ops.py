@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.kernels import native, native_rows
+from quire.kernels import native_module, native_rows
 from quire.kernels.array import Array, Arrays
 from quire.kernels.tensor import Tensors
 
@@ -13,25 +13,25 @@ class CpuOps:
     def __init__(self) -> None:
         self.tensors: Tensors = Arrays()
 
-    use_num_threads = staticmethod(native.use_num_threads)
+    use_num_threads = staticmethod(native_module.use_num_threads)
 
     def embedding(self, token_ids: Array, weight: Array) -> Array:
-        return native.gather(weight, token_ids)
+        return native_rows.gather(weight, token_ids)
 
     def rms_norm(self, x: Array, weight: Array, eps: float, residual: Array | None = None) -> Array:
-        return native.rms_norm(x, weight, eps, residual)
+        return native_rows.rms_norm(x, weight, eps, residual)
 
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
         return native_rows.layer_norm(x, weight, bias, eps)
 
     def rope(self, x: Array, cos: Array, sin: Array) -> Array:
-        return native.rope_(x, cos, sin)
+        return native_rows.rope_(x, cos, sin)
 
     def activate(self, x: Array, kind: str) -> Array:
         return native_rows.activate(x, kind)
 
     def gated(self, gate: Array, up: Array, kind: str) -> Array:
-        return native.gated(gate, up, kind)
+        return native_rows.gated(gate, up, kind)
 
     def softcap(self, logits: Array, cap: float) -> Array:
         return native_rows.softcap(logits, cap)

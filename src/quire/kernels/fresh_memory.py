@@ -6,6 +6,7 @@ import errno
 import mmap
 import threading
 import weakref
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,9 @@ def fresh_memory(num_bytes: int, *, touched: bool = False) -> mmap.mmap:
 def ask_for_large_pages(memory: mmap.mmap) -> None:
     """2 MiB each, where the system has them."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        # That is what Python was built with; a kernel without them refuses.
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 class LargePages:

@@ -1,4 +1,4 @@
-"""The native CPU kernels (csrc/), called with tensors: torch's, or the kernels' own (array.py)."""
+"""Native attention, the KV it reads, and recordings of kernels (csrc/), called with tensors: torch's, or the kernels' own (array.py)."""
 
 from __future__ import annotations
 
@@ -6,48 +6,13 @@ from typing import TypeVar
 
 from quire.core.kv_layout import values_per_head
 from quire.core.native import MAX_HEADS_PER_KV_HEAD
-from quire.kernels.arithmetic import add, gather, scale
 from quire.kernels.array import empty_array
 from quire.kernels.dtype import DType, dtype_of, is_bfloat16
-from quire.kernels.native_module import (
-    current_program,
-    emulated_sets,
-    instruction_sets,
-    module,
-    thread_count,
-    use_instruction_set,
-    use_num_threads,
-)
+from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
 from quire.kernels.recording import Arena, Recording
 from quire.kernels.tensor import Tensor
 
-__all__ = [
-    "GATES",
-    "add",
-    "current_program",
-    "gated",
-    "gated_halves",
-    "gather",
-    "emulated_sets",
-    "instruction_sets",
-    "is_bfloat16",
-    "module",
-    "new_recording",
-    "paged_attention",
-    "rms_norm",
-    "rope_",
-    "run",
-    "scale",
-    "thread_count",
-    "use_instruction_set",
-    "use_num_threads",
-    "write_kv",
-]
-
 T = TypeVar("T", bound=Tensor)
-
-GATES = frozenset({"silu", "gelu", "gelu_tanh", "relu"})
-"""Activations that `gated` and `native_rows.activate` have."""
 
 
 def paged_attention(
@@ -120,94 +85,6 @@ def paged_attention(
     return output
 
 
-def rms_norm(x: T, weight: Tensor, eps: float, residual: T | None = None) -> T:
-    """x / rms(x) * weight over the last dimension of [T, D] or [T, H, D] (csrc/row_ops.cpp), contiguous; or added to `residual`
-    [T, D], in its memory."""
-    assert weight.dtype == x.dtype
-    heads = x.unsqueeze(1) if len(x.shape) == 2 else x
-    if heads.stride()[2] != 1:
-        heads = heads.contiguous()
-    num_tokens, num_heads, width = heads.shape
-    assert tuple(weight.shape) == (width,)
-    if residual is None:
-        y = x.new_empty(x.shape)
-        out = (y.data_ptr(), num_heads * width, width)
-    else:
-        y = residual
-        assert y.dtype == x.dtype
-        assert tuple(y.shape) == (num_tokens, width)
-        assert y.stride()[1] == 1
-        out = _strided(y.unsqueeze(1))
-    num_threads, bfloat16 = thread_count(), is_bfloat16(x)
-    module().rms_norm(
-        current_program(by_token=True),
-        instruction_sets()[0],
-        _strided(heads),
-        weight.data_ptr(),
-        out,
-        residual is not None,
-        num_tokens,
-        num_heads,
-        width,
-        eps,
-        bfloat16,
-        num_threads,
-    )
-    return y
-
-
-def rope_(x: T, cos: Tensor, sin: Tensor) -> T:
-    """Rotates [T, H, D] in place, by halves of the first 2 S values (csrc/row_ops.cpp); cos, sin [T, S]."""
-    (num_tokens, num_heads, width), half = x.shape, cos.shape[1]
-    assert x.stride()[2] == 1
-    assert 2 * half <= width
-    assert tuple(cos.shape) == tuple(sin.shape) == (num_tokens, half)
-    assert cos.dtype == sin.dtype == x.dtype
-    cos, sin = cos.contiguous(), sin.contiguous()
-    num_threads, bfloat16 = thread_count(), is_bfloat16(x)
-    module().rope(
-        current_program(by_token=True),
-        instruction_sets()[0],
-        _strided(x),
-        cos.data_ptr(),
-        sin.data_ptr(),
-        num_tokens,
-        num_heads,
-        half,
-        bfloat16,
-        num_threads,
-    )
-    return x
-
-
-def gated(gate: T, up: Tensor, kind: str) -> T:
-    """activation(gate) * up, each [T, D] (csrc/row_ops.cpp); `kind` is one of GATES."""
-    assert gate.shape == up.shape
-    assert gate.dtype == up.dtype
-    assert gate.stride()[1] == up.stride()[1] == 1
-    num_tokens, width = gate.shape
-    y = gate.new_empty((num_tokens, width))
-    module().gated(
-        current_program(by_token=True),
-        instruction_sets()[0],
-        (gate.data_ptr(), gate.stride()[0], 0),
-        (up.data_ptr(), up.stride()[0], 0),
-        (y.data_ptr(), width, 0),
-        num_tokens,
-        width,
-        getattr(module().Activation, kind),
-        is_bfloat16(gate),
-        thread_count(),
-    )
-    return y
-
-
-def gated_halves(both: T, kind: str) -> T:
-    """`gated` of the halves of [T, 2 D]."""
-    gate, up = both.chunk(2, dim=-1)
-    return gated(gate, up, kind)
-
-
 def write_kv(
     key: Tensor,
     value: Tensor,
@@ -264,7 +141,7 @@ def _rotation(query: Tensor, cos: Tensor, sin: Tensor) -> tuple[tuple[int, int, 
     assert cos.dtype == sin.dtype == query.dtype
     assert cos.is_contiguous()
     assert sin.is_contiguous()
-    return _strided(query), num_heads, cos.data_ptr(), sin.data_ptr(), half
+    return (query.data_ptr(), query.stride()[0], query.stride()[1]), num_heads, cos.data_ptr(), sin.data_ptr(), half
 
 
 def _holds_codes(key: Tensor, value: Tensor, x: Tensor, head_dim: int) -> bool:
@@ -293,7 +170,3 @@ def run(recording: Recording, counts: tuple[int, int] | None = None) -> int:
     recorded, and on fewer for a while where members mostly waited for each other: returns on how many."""
     num_threads: int = recording.program.run(min(thread_count(), recording.num_threads), counts)
     return num_threads
-
-
-def _strided(x: Tensor) -> tuple[int, int, int]:
-    return x.data_ptr(), x.stride()[0], x.stride()[1]

@@ -104,7 +104,7 @@ def dense_linear(
 
 
 def dense_gated(x: T, weight: DensePanels, kind: str, *, instruction_set: str | None = None) -> T:
-    """activation(the first half of the outputs) * the second [T, num_outputs / 2]. `kind` is one of native.GATES.
+    """activation(the first half of the outputs) * the second [T, num_outputs / 2]. `kind` is one of native_rows.GATES.
 
     Halves of whole panels are float32 until their product is rounded; others are stored in between, as x.
     """

@@ -1,14 +1,53 @@
-"""What native kernels do to each token by itself (csrc/row_ops.cpp), beyond what native.py has of it."""
+"""What native kernels do to each token by itself (csrc/row_ops.cpp): norms, rotation, gates, sums, rows of tables."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from quire.kernels.dtype import is_bfloat16
+from quire.kernels.dtype import DType, dtype_of, is_bfloat16
 from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
 from quire.kernels.tensor import Tensor
 
 T = TypeVar("T", bound=Tensor)
+
+GATES = frozenset({"silu", "gelu", "gelu_tanh", "relu"})
+"""Activations that `gated` and `activate` have."""
+
+
+def rms_norm(x: T, weight: Tensor, eps: float, residual: T | None = None) -> T:
+    """x / rms(x) * weight over the last dimension of [T, D] or [T, H, D], contiguous; or added to `residual`
+    [T, D], in its memory."""
+    assert weight.dtype == x.dtype
+    heads = x.unsqueeze(1) if len(x.shape) == 2 else x
+    if heads.stride()[2] != 1:
+        heads = heads.contiguous()
+    num_tokens, num_heads, width = heads.shape
+    assert tuple(weight.shape) == (width,)
+    if residual is None:
+        y = x.new_empty(x.shape)
+        out = (y.data_ptr(), num_heads * width, width)
+    else:
+        y = residual
+        assert y.dtype == x.dtype
+        assert tuple(y.shape) == (num_tokens, width)
+        assert y.stride()[1] == 1
+        out = _strided(y.unsqueeze(1))
+    num_threads, bfloat16 = thread_count(), is_bfloat16(x)
+    module().rms_norm(
+        current_program(by_token=True),
+        instruction_sets()[0],
+        _strided(heads),
+        weight.data_ptr(),
+        out,
+        residual is not None,
+        num_tokens,
+        num_heads,
+        width,
+        eps,
+        bfloat16,
+        num_threads,
+    )
+    return y
 
 
 def layer_norm(x: T, weight: Tensor, bias: Tensor | None, eps: float) -> T:
@@ -39,6 +78,58 @@ def layer_norm(x: T, weight: Tensor, bias: Tensor | None, eps: float) -> T:
     return y
 
 
+def rope_(x: T, cos: Tensor, sin: Tensor) -> T:
+    """Rotates [T, H, D] in place, by halves of the first 2 S values; cos, sin [T, S]."""
+    (num_tokens, num_heads, width), half = x.shape, cos.shape[1]
+    assert x.stride()[2] == 1
+    assert 2 * half <= width
+    assert tuple(cos.shape) == tuple(sin.shape) == (num_tokens, half)
+    assert cos.dtype == sin.dtype == x.dtype
+    cos, sin = cos.contiguous(), sin.contiguous()
+    num_threads, bfloat16 = thread_count(), is_bfloat16(x)
+    module().rope(
+        current_program(by_token=True),
+        instruction_sets()[0],
+        _strided(x),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        num_tokens,
+        num_heads,
+        half,
+        bfloat16,
+        num_threads,
+    )
+    return x
+
+
+def gated(gate: T, up: Tensor, kind: str) -> T:
+    """activation(gate) * up, each [T, D]; `kind` is one of GATES."""
+    assert gate.shape == up.shape
+    assert gate.dtype == up.dtype
+    assert gate.stride()[1] == up.stride()[1] == 1
+    num_tokens, width = gate.shape
+    y = gate.new_empty((num_tokens, width))
+    module().gated(
+        current_program(by_token=True),
+        instruction_sets()[0],
+        (gate.data_ptr(), gate.stride()[0], 0),
+        (up.data_ptr(), up.stride()[0], 0),
+        (y.data_ptr(), width, 0),
+        num_tokens,
+        width,
+        getattr(module().Activation, kind),
+        is_bfloat16(gate),
+        thread_count(),
+    )
+    return y
+
+
+def gated_halves(both: T, kind: str) -> T:
+    """`gated` of the halves of [T, 2 D]."""
+    gate, up = both.chunk(2, dim=-1)
+    return gated(gate, up, kind)
+
+
 def activate(x: T, kind: str) -> T:
     """[T, D]; `kind` is one of GATES."""
     return _map_values("activate", x, activation=module().Activation[kind])
@@ -47,6 +138,70 @@ def activate(x: T, kind: str) -> T:
 def softcap(x: T, cap: float) -> T:
     """cap * tanh(x / cap), [T, D]."""
     return _map_values("softcap", x, cap=cap)
+
+
+def add(x: T, z: T) -> T:
+    """x + z, each [T, D]."""
+    assert x.shape == z.shape
+    assert x.dtype == z.dtype
+    assert x.stride()[1] == z.stride()[1] == 1
+    num_tokens, width = x.shape
+    y = x.new_empty((num_tokens, width))
+    module().add(
+        current_program(by_token=True),
+        instruction_sets()[0],
+        (x.data_ptr(), x.stride()[0], 0),
+        (z.data_ptr(), z.stride()[0], 0),
+        (y.data_ptr(), width, 0),
+        num_tokens,
+        width,
+        is_bfloat16(x),
+        thread_count(),
+    )
+    return y
+
+
+def scale(x: T, factor: float) -> T:
+    """x * factor, [T, D]."""
+    assert x.stride()[1] == 1
+    num_tokens, width = x.shape
+    y = x.new_empty((num_tokens, width))
+    out = (y.data_ptr(), width, 0)
+    num_threads, bfloat16 = thread_count(), is_bfloat16(x)
+    module().scale(
+        current_program(by_token=True),
+        instruction_sets()[0],
+        (x.data_ptr(), x.stride()[0], 0),
+        out,
+        num_tokens,
+        width,
+        factor,
+        bfloat16,
+        num_threads,
+    )
+    return y
+
+
+def gather(table: T, indices: Tensor) -> T:
+    """Rows of a table [V, D] by int64 [T] -> [T, D]."""
+    assert table.stride()[1] == 1
+    assert dtype_of(indices.dtype) == DType.INT64
+    assert indices.is_contiguous()
+    num_tokens, width = indices.shape[0], table.shape[1]
+    y = table.new_empty((num_tokens, width))
+    module().gather(
+        current_program(),
+        instruction_sets()[0],
+        table.data_ptr(),
+        table.stride()[0],
+        indices.data_ptr(),
+        y.data_ptr(),
+        num_tokens,
+        width,
+        is_bfloat16(table),
+        thread_count(),
+    )
+    return y
 
 
 def _map_values(kernel: str, x: T, **parameters: Any) -> T:
@@ -66,3 +221,7 @@ def _map_values(kernel: str, x: T, **parameters: Any) -> T:
         **parameters,
     )
     return y
+
+
+def _strided(x: Tensor) -> tuple[int, int, int]:
+    return x.data_ptr(), x.stride()[0], x.stride()[1]

@@ -33,7 +33,7 @@ class PanelLayout:
     groups_per_block: int
     has_minimum: bool
     rotated: bool = False
-    """Its rows were, and so are those that it is multiplied by (kernels/rotation.py): with 8 bits, one group and no minimum."""
+    """Its rows were, and so are those that it is multiplied by (csrc/rotation.h): with 8 bits, one group and no minimum."""
     inputs_rotated: bool = False
     """Where both are, they come so: what it is multiplied by is used as it is, and so are rows that are rounded."""
 
@@ -135,8 +135,8 @@ def pack_blocks(weight: QuantizedPanels, rows: BlockRows) -> bool:
 
 
 def round_to_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: Float32Array) -> None:
-    """Whole panels, uint8 [n, panel_bytes], from up to 16 n rows of a weight, finite float32 [R, K], rounded as quantization/rounding.py
-    says (csrc/rounding.cpp); outputs that there are not become zeros."""
+    """Whole panels, uint8 [n, panel_bytes], from up to 16 n rows of a weight, finite float32 [R, K], rounded (csrc/rounding.cpp);
+    outputs that there are not become zeros."""
     assert panels.flags.c_contiguous
     assert panels.shape == (-(-len(rows) // PANEL), layout.panel_bytes)
     assert rows.dtype == np.float32

@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf.block_codes import BlockRows
-from quire.kernels.rotation import can_rotate_heads, rotated_heads
 from quire.quantization.method import QuantMethod, StoredWeight
+
+SMALLEST_HEAD = 32
+"""That is rotated by itself: in a smaller one few values would meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +81,22 @@ def rotations_of_values(
     if not can_rotate_heads(head_dim) or not method.rotates_heads(hidden_size, query_size):
         return None, None
     return HeadRotation(head_dim, of_inputs=False), HeadRotation(head_dim, of_inputs=True)
+
+
+def can_rotate_heads(head_dim: int) -> bool:
+    """Whether all values of such a head meet: powers of two."""
+    return head_dim >= SMALLEST_HEAD and head_dim & (head_dim - 1) == 0
+
+
+def rotated_heads(values: npt.NDArray[np.float32], head_dim: int, *, axis: int) -> npt.NDArray[np.float32]:
+    """[R, K] -> [R, K], whose `axis` is whole heads, each times an orthogonal Hadamard matrix: its own inverse. Sums have one order."""
+    if axis == 1:
+        return np.ascontiguousarray(rotated_heads(np.ascontiguousarray(values.T), head_dim, axis=0).T)
+    rows = values
+    half = 1
+    while half < head_dim:
+        first, second = np.moveaxis(rows.reshape(-1, 2, half, values.shape[1]), 1, 0)
+        rows = np.stack((first + second, first - second), 1)
+        half *= 2
+    met: npt.NDArray[np.float32] = rows.reshape(values.shape) * np.float32(head_dim**-0.5)
+    return met

@@ -11,7 +11,6 @@ from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.core.quantization import TABLE_ROUNDING, Rounding
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
-from quire.kernels.native import gated_halves
 from quire.kernels.native_linear import (
     DensePanels,
     panel_rows,
@@ -19,6 +18,7 @@ from quire.kernels.native_linear import (
     quantized_linear,
     quantized_most_likely,
 )
+from quire.kernels.native_rows import gated_halves
 from quire.kernels.panels import (
     PANEL,
     PanelLayout,

@@ -27,6 +27,7 @@ from quire.checkpoint.packed_file import Bytes, Entry, PackedFile, PackedFileErr
 from quire.errors import QuireError
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
+from quire.kernels.native_module import instruction_sets
 from quire.quantization.method import PackedMethod, StoredWeight, Table
 from quire.quantization.pieces import Piece, empty_piece, pieces_of, weight_of
 
@@ -150,14 +151,16 @@ class KeptWeights:
 
 
 def packing_key(checkpoint: Checkpoint, dtype: DType, quantization: str) -> str:
-    """A digest of all that decides on the bytes: the checkpoint's files, the dtype, the kind of weights, quire's own code.
+    """A digest of all that decides on the bytes: the checkpoint's files, the dtype, the kind of weights, quire's own code and the
+    instruction set, by which rotated rows may be rounded otherwise (csrc/rounding.h).
 
     The identity of a checkpoint is made of samples; sizes and times show an edit that falls between them.
     """
     own = Path(__file__).parent.parent
     code = sorted(path for folder in MADE_BY for path in (own / folder).rglob("*.py"))
     stated = [_state(path) for path in (*checkpoint.weight_files, *code, *_native_files())]
-    decisive = [__version__, sys.byteorder, checkpoint.identity, str(dtype), quantization, stated]
+    instruction_set = instruction_sets()[:1]
+    decisive = [__version__, sys.byteorder, checkpoint.identity, str(dtype), quantization, instruction_set, stated]
     return hashlib.sha256(msgspec.json.encode(decisive)).hexdigest()
 
 

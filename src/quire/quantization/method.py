@@ -28,7 +28,7 @@ class StoredWeight(Protocol):
 
     @property
     def inputs_rotated(self) -> bool:
-        """Whether what it is multiplied by comes rotated, and its rows are (kernels/rotation.py)."""
+        """Whether what it is multiplied by comes rotated, and its rows are (csrc/rotation.h)."""
 
     def pass_over(self) -> None:
         """What would be made of it is there already: it is not read."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import NATIVE_DTYPES, DType
-from quire.kernels.native import gated_halves
 from quire.kernels.native_linear import (
     DensePanels,
     dense_gated,
@@ -16,6 +15,7 @@ from quire.kernels.native_linear import (
     empty_dense,
     pack_,
 )
+from quire.kernels.native_rows import gated_halves
 from quire.quantization.method import StoredWeight
 from quire.quantization.sketch import PackedTable, SketchSearch
 

@@ -1,16 +1,16 @@
 """Weights rounded to 4 or 8 bits, a scale for each group of inputs of each output, and perhaps a minimum.
 
-Models are rounded by the twin of this, csrc/rounding.cpp, whose sums have the same order but where rows are rotated.
+The twin, in numpy, of csrc/rounding.cpp, whose sums have the same order but where rows are rotated.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from tests.twins.quantized_rows import QuantizedRows
+from tests.twins.rotation import rotated
 
-from quire.checkpoint.quantized import QuantizedRows
 from quire.core.quantization import Rounding
-from quire.kernels.rotation import rotated
 
 SHARES_OF_THE_RANGE = (1.0, 0.95, 0.9, 0.85)
 """Tried for 4 bits: a few values beyond the ends may cost less than coarser steps for all others."""

@@ -1,4 +1,4 @@
-"""Weights as a checkpoint stores them in few bits, without making floats of them."""
+"""Weights in few bits before they lie in panels, whether a file stores them so or they were rounded."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ class QuantizedRows:
     group_minimum: npt.NDArray[np.int8] | None = None
     """[R, groups]"""
     rotated: bool = False
-    """They are those of the weight's rotated rows (kernels/rotation.py)."""
+    """They are those of the weight's rotated rows (rotation.py)."""
     inputs_rotated: bool = False
     """Rotated before they came, as what they are multiplied by is."""

@@ -1,4 +1,4 @@
-"""A rotation of rows under which none of their values is far larger than the others (csrc/rotation.h does the same to activations).
+"""A rotation of rows under which none of their values is far larger than the others: the twin, in numpy, of csrc/rotation.h.
 
 Of a weight's rows and of those that it is multiplied by it leaves the products what they were, and 8 bits with one scale a row are
 enough for both (QuaRot: Ashkboos et al. 2024).
@@ -20,8 +20,6 @@ HADAMARD = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1
 """Of neighbours."""
 RADICES = (4, 6, 3, 5, 7)
 """How many values may meet in a stage, in this order. A lone factor 2 is left out."""
-SMALLEST_HEAD = 32
-"""That is rotated by itself: in a smaller one few values would meet."""
 FEW_PARTS = 2
 """Of a row may stay apart. More, of a factor of 11 or above, meet in windows."""
 
@@ -78,25 +76,6 @@ def rotated(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def rotated_back(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """What was rotated, as it was."""
     return _in_windows(_in_stages(rows), back=True)
-
-
-def can_rotate_heads(head_dim: int) -> bool:
-    """Whether all values of such a head meet: powers of two."""
-    return head_dim >= SMALLEST_HEAD and head_dim & (head_dim - 1) == 0
-
-
-def rotated_heads(values: npt.NDArray[np.float32], head_dim: int, *, axis: int) -> npt.NDArray[np.float32]:
-    """[R, K] -> [R, K], whose `axis` is whole heads, each times an orthogonal Hadamard matrix: its own inverse. Sums have one order."""
-    if axis == 1:
-        return np.ascontiguousarray(rotated_heads(np.ascontiguousarray(values.T), head_dim, axis=0).T)
-    rows = values
-    half = 1
-    while half < head_dim:
-        first, second = np.moveaxis(rows.reshape(-1, 2, half, values.shape[1]), 1, 0)
-        rows = np.stack((first + second, first - second), 1)
-        half *= 2
-    met: npt.NDArray[np.float32] = rows.reshape(values.shape) * np.float32(head_dim**-0.5)
-    return met
 
 
 def _in_stages(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Where each code and scale of a panel lies, in numpy: the twin of csrc/packing.cpp and csrc/rounding.cpp, for tests."""
+"""Where each code and scale of a panel lies, in numpy: the twin of csrc/packing.cpp and csrc/rounding.cpp."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tests.twins.quantized_rows import QuantizedRows
 
-from quire.checkpoint.quantized import QuantizedRows
 from quire.kernels.panels import PANEL, PanelLayout
 
 UNIT = 4
