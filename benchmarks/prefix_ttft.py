@@ -37,7 +37,7 @@ def main() -> None:
                 cold.append(first)
                 warm.append(second)
                 cached.append(num_cached)
-        dtype = llm.config.dtype
+        dtype = llm.info.dtype
     ratio = spread(cold).median / spread(warm).median
     print(f"{args.model}, {dtype}: {args.prefix_len} shared + {args.suffix_len} own tokens, {min(cached)} cached")
     print(f"TTFT first  {spread([1000 * value for value in cold])} ms")

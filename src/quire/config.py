@@ -219,6 +219,12 @@ class ServerConfig:
         ):
             check_whole_number(name, getattr(self, name), low)
         check_kinds(self)
+        if not self.host:
+            raise InvalidRequestError(
+                "host is empty; name an address to listen on, such as 127.0.0.1, or 0.0.0.0 for every network.",
+                field="host",
+                value=self.host,
+            )
         if self.port > MAX_PORT:
             raise InvalidRequestError(
                 f"port must be at most {MAX_PORT}, got {self.port}.", field="port", value=self.port
@@ -250,16 +256,13 @@ class ServerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """How the resolved configuration schedules: what the scheduler reads, and those who make it, its cache and its engine."""
+    """What a Scheduler or an EncodeScheduler goes by."""
 
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 256
     max_model_len: int = 8192
     policy: SchedulingPolicy = "fcfs"
     enable_chunked_prefill: bool = True
-    enable_prefix_caching: bool = True
-    eviction_policy: EvictionPolicyName = "lru"
-    num_steps_in_flight: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ def test_nothing_is_reserved_for_kv(minilm_config: ModelConfig, machine: Machine
     assert config.kv_cache.groups == ()
     assert config.kv_cache.bytes_per_block == 0
     assert config.memory.need.kv_cache == 0
-    assert config.max_model_len == 256
+    assert config.worker.max_model_len == 256
     assert config.max_concurrency == 512 / 256
     assert "No KV cache" in config.kv_cache_line
     assert not any(reason.startswith(("num_blocks", "block_size")) for reason in config.reasons)
@@ -68,7 +68,7 @@ def test_the_weights_and_a_step_are_what_it_needs(minilm_config: ModelConfig) ->
 
 
 def test_positions_are_the_limit_and_the_tuned_length_the_default(minilm_config: ModelConfig, machine: Machine) -> None:
-    assert resolve(EngineConfig(max_model_len=512), minilm_config, machine).max_model_len == 512
+    assert resolve(EngineConfig(max_model_len=512), minilm_config, machine).worker.max_model_len == 512
     with pytest.raises(InvalidRequestError, match=r"513, but .* 512"):
         resolve(EngineConfig(max_model_len=513), minilm_config, machine)
 

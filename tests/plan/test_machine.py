@@ -84,8 +84,7 @@ def eight_hyperthreads(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """CPUs i and i + 4 share a core."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     for cpu in range(8):
-        write(root, f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id", 0)
-        write(root, f"sys/devices/system/cpu/cpu{cpu}/topology/core_id", cpu % 4)
+        write(root, f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", f"{cpu % 4},{cpu % 4 + 4}")
     return root
 
 

@@ -28,6 +28,13 @@ GIVEN: dict[str, Any] = {
 }
 
 
+def value_of(config: ResolvedConfig, knob: str) -> Any:
+    """Wherever it is kept."""
+    name = {"packed_cache": "keep_packed"}.get(knob, knob)
+    part = next(part for part in (config, config.worker, config.kv_cache, config.scheduler) if hasattr(part, name))
+    return getattr(part, name)
+
+
 def reasons_about(config: ResolvedConfig, knob: str) -> list[str]:
     return [reason for reason in config.reasons if reason.startswith(f"{knob} ")]
 
@@ -41,14 +48,14 @@ def test_each_automatic_choice_has_one_reason(smollm2_config: ModelConfig, machi
 
 def test_what_is_given_is_kept_and_needs_no_reason(smollm2_config: ModelConfig, machine: Machine) -> None:
     config = resolve(EngineConfig(**GIVEN), smollm2_config, machine)
-    assert {name: getattr(config, name) for name in GIVEN} == GIVEN
+    assert {name: value_of(config, name) for name in GIVEN} == GIVEN | {"packed_cache": True}
     assert config.reasons == ()
 
 
 def test_a_process_has_no_more_threads_than_cpus(smollm2_config: ModelConfig, machine: Machine) -> None:
-    assert resolve(EngineConfig(num_threads=16), smollm2_config, machine).num_threads == machine.num_cpus == 16
+    assert resolve(EngineConfig(num_threads=16), smollm2_config, machine).worker.num_threads == machine.num_cpus == 16
     config = resolve(EngineConfig(num_threads=40_000), smollm2_config, machine)
-    assert config.num_threads == 16
+    assert config.worker.num_threads == 16
     assert "num_threads 16, not 40000: this process may use no more CPUs." in config.reasons
 
 
@@ -83,7 +90,7 @@ def test_weights_stay_as_stored_unless_floats_are_asked_for(
 ) -> None:
     model = smollm2_config if quantized else replace(smollm2_config, quantized_bytes=None)
     config = resolve(EngineConfig(**asked), model, replace(machine, native_kernels=native))
-    assert config.quantization == expected
+    assert config.worker.quantization == expected
 
 
 def test_types_without_a_kernel_are_named_with_what_they_cost(smollm2_config: ModelConfig, machine: Machine) -> None:
@@ -172,12 +179,12 @@ def test_packed_weights_are_kept_where_making_them_takes_longer_than_reading_the
 ) -> None:
     model = smollm2_config if quantized else replace(smollm2_config, quantized_bytes=None)
     config = resolve(EngineConfig(**asked), model, machine)
-    assert config.packed_cache == ("on" if expected else "off")
+    assert config.worker.keep_packed == expected
 
 
 def test_small_models_are_packed_each_time(smollm2_config: ModelConfig, machine: Machine) -> None:
     small = replace(smollm2_config, vocab_size=1000, layers=smollm2_config.layers[:4], num_layers=4)
-    assert resolve(EngineConfig(quantization="int8"), small, machine).packed_cache == "off"
+    assert not resolve(EngineConfig(quantization="int8"), small, machine).worker.keep_packed
 
 
 def test_a_backend_without_packed_weights_keeps_none(smollm2_config: ModelConfig, machine: Machine) -> None:
@@ -185,7 +192,7 @@ def test_a_backend_without_packed_weights_keeps_none(smollm2_config: ModelConfig
         resolve(EngineConfig(backend="torch", packed_cache="on"), smollm2_config, machine)
 
 
-def test_the_scheduler_gets_its_knobs(smollm2_config: ModelConfig, machine: Machine) -> None:
+def test_those_who_schedule_get_their_knobs(smollm2_config: ModelConfig, machine: Machine) -> None:
     knobs: dict[str, Any] = {
         "max_num_batched_tokens": 77,
         "max_num_seqs": 5,
@@ -195,14 +202,23 @@ def test_the_scheduler_gets_its_knobs(smollm2_config: ModelConfig, machine: Mach
         "num_steps_in_flight": 2,
     }
     config = resolve(EngineConfig(scheduling_policy="priority", **knobs), smollm2_config, machine)
-    assert {name: getattr(config.scheduler, name) for name in knobs} == knobs
+    assert {name: value_of(config, name) for name in knobs} == knobs
     assert config.scheduler.policy == "priority"
-    assert config.scheduler.max_model_len == config.max_model_len == 8192
+    assert config.scheduler.max_num_seqs == config.worker.max_num_seqs == 5
+    assert config.scheduler.max_model_len == config.worker.max_model_len == 8192
+
+
+@pytest.mark.parametrize(("backend", "num_steps", "own"), [("cpu", 1, False), ("cpu", 2, True), ("torch", 1, True)])
+def test_a_worker_has_a_thread_where_there_is_something_to_do_beside_it_or_torch_computes(
+    smollm2_config: ModelConfig, machine: Machine, backend: Any, num_steps: int, own: bool
+) -> None:
+    asked = EngineConfig(backend=backend, num_steps_in_flight=num_steps)
+    assert resolve(asked, smollm2_config, machine).worker.own_thread is own
 
 
 def test_float16_is_torchs_and_the_start_says_what_is_faster(smollm2_config: ModelConfig, machine: Machine) -> None:
     config = resolve(EngineConfig(dtype="float16"), smollm2_config, machine)
-    assert (config.dtype, config.backend) == ("float16", "torch")
+    assert (config.worker.dtype, config.worker.backend) == ("float16", "torch")
     (reason,) = reasons_about(config, "backend")
     assert reason.startswith(
         "backend torch: float16 has no native kernels; choose dtype bfloat16, which is faster, or float32. Without"
@@ -221,7 +237,7 @@ def test_the_kernels_choose_their_instruction_set_unless_one_is_asked_for(
 ) -> None:
     laptop = replace(machine, cpu_features=AVX2)
     config = resolve(EngineConfig(), smollm2_config, laptop)
-    assert config.instruction_set is None
+    assert config.worker.instruction_set is None
     assert reasons_about(config, "instruction_set") == [
         "instruction_set auto: the first that works of this CPU's avx2, portable."
     ]
@@ -229,8 +245,9 @@ def test_the_kernels_choose_their_instruction_set_unless_one_is_asked_for(
     assert reasons_about(resolve(EngineConfig(), smollm2_config, newer), "instruction_set") == [
         "instruction_set auto: the first that works of this CPU's avx_vnni, avx2, portable."
     ]
-    assert resolve(EngineConfig(instruction_set="portable"), smollm2_config, laptop).instruction_set == "portable"
-    assert resolve(EngineConfig(backend="torch"), smollm2_config, laptop).instruction_set is None
+    portable = resolve(EngineConfig(instruction_set="portable"), smollm2_config, laptop)
+    assert portable.worker.instruction_set == "portable"
+    assert resolve(EngineConfig(backend="torch"), smollm2_config, laptop).worker.instruction_set is None
 
 
 def test_twice_as_many_tokens_of_int8_fit(
@@ -244,9 +261,9 @@ def test_twice_as_many_tokens_of_int8_fit(
             resolve(EngineConfig(kv_cache_dtype=kv, **asked), model, small)  # type: ignore[arg-type]
             for kv in ("auto", "int8")
         )
-        assert (floats.kv_cache_dtype, codes.kv_cache_dtype) == ("bfloat16", "int8")
+        assert (floats.worker.kv_cache_dtype, codes.worker.kv_cache_dtype) == ("bfloat16", "int8")
         assert low < 2 * floats.kv_cache.bytes_per_block / codes.kv_cache.bytes_per_block < 2
-        assert low < 2 * codes.num_blocks / floats.num_blocks < 2.02
+        assert low < 2 * codes.kv_cache.num_blocks / floats.kv_cache.num_blocks < 2.02
         assert codes.memory.kv_bytes_per_token < floats.memory.kv_bytes_per_token / low
 
 
@@ -279,7 +296,8 @@ def test_without_native_kernels_the_start_says_what_is_lost_and_how_to_get_it(
 ) -> None:
     bare = replace(machine, native_kernels=False)
     config = resolve(EngineConfig(), smollm2_config, bare)
-    assert (config.backend, config.quantization, config.kv_cache_dtype) == ("torch", "none", config.dtype)
+    worker = config.worker
+    assert (worker.backend, worker.quantization, worker.kv_cache_dtype) == ("torch", "none", worker.dtype)
     assert reasons_about(config, "backend") == [
         "backend torch: the native kernels were not built; install a C++20 compiler (GCC 12 or newer, or Clang), then quire"
         " again. Without native kernels everything is slower, no step is recorded, weights, keys and values stay floats"
@@ -365,7 +383,7 @@ def test_auto_dtype(
     features = machine.cpu_features if in_hardware else frozenset({"avx512f"})
     machine = replace(machine, cpu_features=features, native_kernels=kernels)
     config = resolve(EngineConfig(backend=backend), model, machine)
-    assert config.dtype == dtype
+    assert config.worker.dtype == dtype
     (reason,) = reasons_about(config, "dtype")
     assert reason.startswith(f"dtype {dtype}: ")
     assert words in reason
@@ -374,7 +392,7 @@ def test_auto_dtype(
 def test_without_bfloat16_instructions_it_is_taken_to_fit(smollm2_config: ModelConfig, machine: Machine) -> None:
     small = replace(machine, cpu_features=frozenset(), native_kernels=False, free_memory=2**30 + 2**28)
     config = resolve(EngineConfig(max_num_seqs=8, quantization="none"), smollm2_config, small)
-    assert config.dtype == "bfloat16"
+    assert config.worker.dtype == "bfloat16"
     assert "float32 would be faster" in reasons_about(config, "dtype")[0]
 
 
@@ -383,7 +401,7 @@ def test_the_context_is_cut_to_fit_and_says_so(smollm2_config: ModelConfig, mach
     need = whole.memory.need
     small = replace(machine, free_memory=need.total - need.kv_cache // 2)
     config = resolve(EngineConfig(dtype="bfloat16", memory_utilization=1.0), smollm2_config, small)
-    assert 4000 < config.max_model_len < 8192
+    assert 4000 < config.worker.max_model_len < 8192
     assert config.max_concurrency >= 1
     assert "8192 do not fit" in reasons_about(config, "max_model_len")[0]
 
@@ -406,9 +424,9 @@ def test_weights_that_do_not_fit(smollm2_config: ModelConfig, machine: Machine) 
 def test_what_needs_no_torch_starts_where_torch_would_not(smollm2_config: ModelConfig, machine: Machine) -> None:
     small = replace(machine, free_memory=350 * 2**20)
     config = resolve(EngineConfig(), smollm2_config, small)
-    assert (config.backend, config.quantization) == ("cpu", "stored")
+    assert (config.worker.backend, config.worker.quantization) == ("cpu", "stored")
     assert config.memory.fits
-    assert config.max_model_len >= 1024
+    assert config.worker.max_model_len >= 1024
     with pytest.raises(OutOfMemoryError, match="more memory"):
         resolve(EngineConfig(), smollm2_config, replace(small, native_kernels=False))
 
@@ -429,21 +447,21 @@ def test_a_context_beyond_the_model_is_refused(smollm2_config: ModelConfig, mach
 
 def test_the_cache_leaves_a_large_machine_alone(smollm2_config: ModelConfig, machine: Machine) -> None:
     config = resolve(EngineConfig(), smollm2_config, machine)
-    assert config.num_blocks == 1 + 256 * 512 // 16
+    assert config.kv_cache.num_blocks == 1 + 256 * 512 // 16
     few = resolve(EngineConfig(max_num_seqs=2), smollm2_config, machine)
-    assert few.num_blocks == 1 + 2 * 8192 // 16, "never more than max_num_seqs whole contexts"
+    assert few.kv_cache.num_blocks == 1 + 2 * 8192 // 16, "never more than max_num_seqs whole contexts"
 
 
 def test_the_cache_takes_what_is_left_on_a_small_one(smollm2_config: ModelConfig, machine: Machine) -> None:
     config = resolve(EngineConfig(), smollm2_config, replace(machine, free_memory=2 * 2**30))
     need = config.memory.need
-    taken = need.total - need.kv_cache + config.num_blocks * config.kv_cache.bytes_per_block
+    taken = need.total - need.kv_cache + config.kv_cache.num_blocks * config.kv_cache.bytes_per_block
     assert 0 <= int(0.8 * 2 * 2**30) - taken < config.kv_cache.bytes_per_block
 
 
 def test_given_blocks_bound_the_context(smollm2_config: ModelConfig, machine: Machine) -> None:
     config = resolve(EngineConfig(num_blocks=11), smollm2_config, machine)
-    assert config.max_model_len == 160, "block 0 is never handed out"
+    assert config.worker.max_model_len == 160, "block 0 is never handed out"
     assert config.max_concurrency == 1.0
 
 
@@ -465,10 +483,11 @@ def test_the_line_that_every_start_prints(smollm2_config: ModelConfig, machine: 
 
 
 def test_every_knob_can_be_resolved_by_name(smollm2_config: ModelConfig, machine: Machine) -> None:
-    """A knob that is added to EngineConfig must change something here or in the scheduler's part."""
+    """A knob that is added to EngineConfig must change something here or in a part."""
     config = resolve(EngineConfig(), smollm2_config, machine)
-    resolved = {field.name for field in fields(config)} | {field.name for field in fields(config.scheduler)}
-    renamed = {"scheduling_policy": "policy", "num_blocks": "kv_cache", "block_size": "kv_cache"}
-    spent_here = {"memory_utilization"}
+    parts: tuple[Any, ...] = (config, config.worker, config.scheduler, config.kv_cache)
+    resolved = {field.name for part in parts for field in fields(part)}
+    renamed = {"scheduling_policy": "policy", "packed_cache": "keep_packed"}
+    spent_elsewhere = {"memory_utilization", "seed"}
     for knob in fields(EngineConfig):
-        assert renamed.get(knob.name, knob.name) in resolved | spent_here, knob.name
+        assert renamed.get(knob.name, knob.name) in resolved | spent_elsewhere, knob.name

@@ -8,7 +8,7 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.core.native import has_native_module
-from quire.kernels.native import instruction_sets
+from quire.kernels.native_module import instruction_sets
 from quire.worker.worker import Worker
 
 

@@ -12,14 +12,12 @@ def allowed_cores(root: Path = Path("/")) -> list[list[int]]:
     Where /sys below `root` does not tell, each CPU is a core.
     """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    cores: dict[tuple[str, str] | int, list[int]] = {}
+    cores: dict[str | int, list[int]] = {}
     for cpu in sorted(allowed):
-        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        # Not its number: a processor of several clusters may begin anew in each.
+        siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         try:
-            core: tuple[str, str] | int = (
-                (topology / "physical_package_id").read_text(),
-                (topology / "core_id").read_text(),
-            )
+            core: str | int = siblings.read_text()
         except OSError:
             core = cpu
         cores.setdefault(core, []).append(cpu)

@@ -68,6 +68,12 @@ class KVCacheConfig:
     slots_per_block: int
     bytes_per_block: int
 
+    @property
+    def layer_groups(self) -> list[int]:
+        """Layer -> its group."""
+        group_of_layer = {layer: g for g, group in enumerate(self.groups) for layer in group.layers}
+        return [group_of_layer[layer] for layer in range(len(group_of_layer))]
+
 
 def group_layers(specs: list[KVSpec]) -> tuple[KVGroup, ...]:
     """Cut the layers into groups of one spec and (nearly) one size.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from quire.cache.kv_cache_manager import KVCacheManager
 from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from quire.config import EngineConfig, Task, WorkerConfig
+from quire.config import EngineConfig, Task
 from quire.core.engine_info import EngineInfo
 from quire.core.host_memory import give_back_freed_memory
 from quire.engine.encode_engine import EncodeEngine
@@ -62,7 +62,7 @@ def launch(
     # The tokenizer is read while the weights are loaded, most of which needs no interpreter.
     with ThreadPoolExecutor(1, "quire-tokenizer") as beside:
         reading = beside.submit(lambda: Tokenizer(checkpoint.tokenizer))
-        engine = ENGINES[resolved.task](executor_name, _worker_config(config, resolved), resolved, checkpoint)
+        engine = ENGINES[resolved.task](executor_name, resolved, checkpoint)
         try:
             tokenizer = reading.result()
         except BaseException:
@@ -72,25 +72,26 @@ def launch(
     return LaunchedEngine(
         tokenizer=tokenizer,
         config=resolved,
-        inputs=InputProcessor(tokenizer, checkpoint.config, resolved.max_model_len, config.seed),
+        inputs=InputProcessor(tokenizer, checkpoint.config, resolved.worker.max_model_len, config.seed),
         client=EngineClient(engine, tokenizer),
     )
 
 
 def engine_info(resolved: ResolvedConfig) -> EngineInfo:
+    worker, scheduler = resolved.worker, resolved.scheduler
     return EngineInfo(
-        model=resolved.model,
+        model=worker.model,
         task=resolved.task,
-        dtype=resolved.dtype,
-        backend=resolved.backend,
-        num_threads=resolved.num_threads,
-        max_model_len=resolved.max_model_len,
-        block_size=resolved.block_size,
-        num_blocks=resolved.num_blocks,
-        max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
-        max_num_seqs=resolved.scheduler.max_num_seqs,
-        scheduling_policy=resolved.scheduler.policy,
-        enable_prefix_caching=resolved.scheduler.enable_prefix_caching,
+        dtype=worker.dtype,
+        backend=worker.backend,
+        num_threads=worker.num_threads,
+        max_model_len=worker.max_model_len,
+        block_size=resolved.kv_cache.block_size,
+        num_blocks=resolved.kv_cache.num_blocks,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_num_seqs=scheduler.max_num_seqs,
+        scheduling_policy=scheduler.policy,
+        enable_prefix_caching=resolved.enable_prefix_caching,
         max_concurrency=resolved.max_concurrency,
     )
 
@@ -104,53 +105,31 @@ def _log_to_stderr_unless_configured() -> None:
         logger.setLevel(logging.INFO)
 
 
-def _generating_engine(
-    executor_name: str, worker: WorkerConfig, resolved: ResolvedConfig, checkpoint: Checkpoint
-) -> Engine:
-    executor = make_executor(executor_name, worker, checkpoint)
+def _generating_engine(executor_name: str, resolved: ResolvedConfig, checkpoint: Checkpoint) -> Engine:
+    executor = make_executor(executor_name, resolved.worker, checkpoint)
     executor.allocate_kv_cache(resolved.kv_cache)
     scheduler = Scheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
-    return Engine(scheduler, executor, resolved.scheduler.num_steps_in_flight)
+    return Engine(scheduler, executor, resolved.num_steps_in_flight)
 
 
-def _embedding_engine(
-    executor_name: str, worker: WorkerConfig, resolved: ResolvedConfig, checkpoint: Checkpoint
-) -> EncodeEngine:
-    executor = make_encode_executor(executor_name, worker, checkpoint)
+def _embedding_engine(executor_name: str, resolved: ResolvedConfig, checkpoint: Checkpoint) -> EncodeEngine:
+    executor = make_encode_executor(executor_name, resolved.worker, checkpoint)
     scheduler = EncodeScheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
-    return EncodeEngine(scheduler, executor, resolved.scheduler.num_steps_in_flight)
+    return EncodeEngine(scheduler, executor, resolved.num_steps_in_flight)
 
 
-ENGINES: dict[Task, Callable[[str, WorkerConfig, ResolvedConfig, Checkpoint], Engine | EncodeEngine]] = {
+ENGINES: dict[Task, Callable[[str, ResolvedConfig, Checkpoint], Engine | EncodeEngine]] = {
     "generate": _generating_engine,
     "embed": _embedding_engine,
 }
 """By the task of the resolved configuration."""
 
 
-def _worker_config(config: EngineConfig, resolved: ResolvedConfig) -> WorkerConfig:
-    return WorkerConfig(
-        model=config.model,
-        dtype=resolved.dtype,
-        quantization=resolved.quantization,
-        keep_packed=resolved.packed_cache == "on",
-        kv_cache_dtype=resolved.kv_cache_dtype,
-        preallocate_kv_cache=resolved.preallocate_kv_cache,
-        enforce_eager=resolved.enforce_eager,
-        backend=resolved.backend,
-        instruction_set=resolved.instruction_set,
-        num_threads=resolved.num_threads,
-        # With one step in flight there is nothing to do beside it; torch has to stay on one thread.
-        own_thread=resolved.backend != "cpu" or resolved.scheduler.num_steps_in_flight > 1,
-        max_num_seqs=resolved.scheduler.max_num_seqs,
-        max_model_len=resolved.max_model_len,
-    )
-
-
 def _kv_cache_manager(resolved: ResolvedConfig, identity: str) -> KVCacheManager:
+    worker = resolved.worker
     return KVCacheManager(
         resolved.kv_cache,
-        model_identity=f"{identity}/{resolved.dtype}/{resolved.quantization}/{resolved.kv_cache_dtype}",
-        enable_prefix_caching=resolved.scheduler.enable_prefix_caching,
-        eviction_policy=resolved.scheduler.eviction_policy,
+        model_identity=f"{identity}/{worker.dtype}/{worker.quantization}/{worker.kv_cache_dtype}",
+        enable_prefix_caching=resolved.enable_prefix_caching,
+        eviction_policy=resolved.eviction_policy,
     )

@@ -53,7 +53,6 @@ class LLM:
         self, model: str = "smollm2", *, max_num_batched_tokens: int = OFFLINE_BATCHED_TOKENS, **config: Any
     ) -> None:
         self._engine = launch(EngineConfig(model=model, max_num_batched_tokens=max_num_batched_tokens, **config))
-        self.config = self._engine.config
         self._turn = threading.RLock()
         """Threads that call at the same time take turns: the engine is one thread's."""
 

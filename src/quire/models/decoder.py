@@ -74,7 +74,7 @@ class SandwichNormLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """A Model. `positions` are learned ones; `ropes` the distinct rotary embeddings that layers refer to by place.
+    """`positions` are learned ones; `ropes` the distinct rotary embeddings that layers refer to by place.
 
     `input_projection` (E -> D) and `output_projection` (D -> E) are there where E differs from D.
     """

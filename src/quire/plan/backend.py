@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import MAX_RECORDED_TOKENS, EngineConfig
 from quire.core.backend import Backend
@@ -15,11 +13,9 @@ from quire.plan.dtype import ResolvedDType
 from quire.plan.machine import Machine
 from quire.plan.sizes import format_size
 
-ResolvedPackedCache = Literal["on", "off"]
-
 WITHOUT_NATIVE = (
-    "Without native kernels everything is slower, no step is recorded, weights, keys and values stay floats (quantization and"
-    " kv_cache_dtype int8 are refused), and a request's bits depend on the others in its step."
+    "Without native kernels everything is slower, no step is recorded, weights, keys and values stay floats"
+    " (quantization and kv_cache_dtype int8 are refused), and a request's bits depend on the others in its step."
 )
 """What a start says that has to do without."""
 
@@ -35,7 +31,8 @@ def choose_backend(
 ) -> tuple[Backend, str | None]:
     """`cpu` where its kernels were built, for models of the dtypes they have; `torch` elsewhere.
 
-    With the reason, where it was not given. Raises InvalidRequestError for a `cpu` that cannot be, and for what only it can do.
+    With the reason, where it was not given. Raises InvalidRequestError for a `cpu` that cannot be, and for what only it
+    can do.
     """
     lacking = _native_lack(model, machine, dtype)
     if config.backend == "cpu" and lacking is not None:
@@ -118,8 +115,8 @@ def weights_left_as_floats(quantization: Quantization, model: ModelConfig, dtype
     """Of a model whose weights are otherwise kept in few bits, a line for each kind that is not."""
     if quantization == "stored":
         return [
-            f"Tensors of type {stored.type_name} have no kernel for few bits and become {dtype}: {stored.num_tensors} of"
-            f" them, {format_size(stored.num_values * BYTES_PER_ELEMENT[dtype] - stored.num_bytes)} more."
+            f"Tensors of type {stored.type_name} have no kernel for few bits and become {dtype}: {stored.num_tensors}"
+            f" of them, {format_size(stored.num_values * BYTES_PER_ELEMENT[dtype] - stored.num_bytes)} more."
             for stored in model.codeless
         ]
     if quantization not in ROUNDINGS:
@@ -150,7 +147,7 @@ def _smaller_groups(quantization: str, counts: list[int]) -> list[str]:
 
 
 def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: Backend) -> list[str]:
-    """A line for each that keeps the native kernels from their fastest way, and for those that an encoder has no use for."""
+    """A line for each that keeps the native kernels from their fastest way, or that an encoder has no use for."""
     if model.is_encoder:
         idle = [knob for knob in OF_KV_BLOCKS if getattr(config, knob) != getattr(DEFAULTS, knob)]
         return [f"{', '.join(idle)}: an encoder keeps no keys and values, so this changes nothing."] if idle else []
@@ -164,8 +161,8 @@ def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: Bac
         )
     if config.max_num_batched_tokens > MAX_RECORDED_TOKENS and not config.enforce_eager:
         costs.append(
-            f"max_num_batched_tokens {config.max_num_batched_tokens}: steps of more than {MAX_RECORDED_TOKENS} tokens are"
-            " not recorded, they go through Python."
+            f"max_num_batched_tokens {config.max_num_batched_tokens}: steps of more than {MAX_RECORDED_TOKENS} tokens"
+            " are not recorded, they go through Python."
         )
     return costs
 
@@ -184,8 +181,8 @@ def choose_block_size(config: EngineConfig, model: ModelConfig) -> tuple[int, st
 
 def choose_packed_cache(
     config: EngineConfig, model: ModelConfig, quantization: Quantization, backend: Backend
-) -> tuple[ResolvedPackedCache, str | None]:
-    """`on` where making packed weights takes longer than reading them, with the reason; as asked, if so.
+) -> tuple[bool, str | None]:
+    """Whether packed weights are kept: where making them takes longer than reading, with the reason; as asked, if so.
 
     Raises InvalidRequestError for a cache of a backend that packs nothing.
     """
@@ -196,16 +193,16 @@ def choose_packed_cache(
             value="on",
         )
     if config.packed_cache != "auto":
-        return config.packed_cache, None
+        return config.packed_cache == "on", None
     if backend != "cpu":
-        return "off", f"packed_cache off: backend {backend} packs no weights."
+        return False, f"packed_cache off: backend {backend} packs no weights."
     if model.num_parameters() < FEW_PARAMETERS:
-        return "off", "packed_cache off: so few weights are converted in no time."
+        return False, "packed_cache off: so few weights are converted in no time."
     if quantization in ROUNDINGS:
-        return "on", f"packed_cache on: rounding to {quantization} takes longer than reading what it made."
+        return True, f"packed_cache on: rounding to {quantization} takes longer than reading what it made."
     if quantization == "none" and model.quantized_bytes is not None:
-        return "on", "packed_cache on: making floats of the checkpoint's few bits takes longer than reading them."
-    return "off", "packed_cache off: packing these weights takes hardly longer than reading them packed."
+        return True, "packed_cache on: making floats of the checkpoint's few bits takes longer than reading them."
+    return False, "packed_cache off: packing these weights takes hardly longer than reading them packed."
 
 
 def check_kv_cache_dtype(config: EngineConfig, model: ModelConfig, backend: Backend) -> None:

@@ -1,4 +1,4 @@
-"""From what the user asked to what the engine does: every "auto" and None is decided here, once, each with its reason."""
+"""From what the user asked to what the engine does: every "auto" and None is decided here, once, with its reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from quire.checkpoint.model_config import ModelConfig
-from quire.config import EngineConfig, SchedulerConfig, Task
+from quire.config import EngineConfig, SchedulerConfig, Task, WorkerConfig
 from quire.core.backend import Backend
 from quire.core.kv_layout import make_kv_cache_config
 from quire.core.quantization import Quantization
@@ -56,7 +56,10 @@ def resolve(config: EngineConfig, model: ModelConfig, machine: Machine) -> Resol
 def plan_for(
     config: EngineConfig, model: ModelConfig, machine: Machine, budget: int, concurrency: int
 ) -> tuple[MemoryPlan, str | None]:
-    """The memory of so many sequences of the whole context at once, whether or not it fits in `budget` bytes; and why in that dtype."""
+    """The memory of so many sequences of the whole context at once, whether or not it fits in `budget` bytes.
+
+    And why in that dtype.
+    """
     check_context(config, model)
     resolver = _Resolver(replace(config, max_num_seqs=concurrency), model, machine, budget, concurrency)
     compute = resolver.compute()
@@ -70,7 +73,8 @@ def check_context(config: EngineConfig, model: ModelConfig) -> None:
     given, limit = config.max_model_len, model.max_position
     if given is not None and given > limit:
         raise InvalidRequestError(
-            f"max_model_len is {given}, but {config.model} was trained for {limit} tokens; lower max_model_len to {limit}.",
+            f"max_model_len is {given}, but {config.model} was trained for {limit} tokens;"
+            f" lower max_model_len to {limit}.",
             field="max_model_len",
             value=given,
         )
@@ -106,7 +110,7 @@ class _Resolver:
         instruction_set = self._with_reason(choose_instruction_set(self.config, self.machine, backend))
         self.reasons += weights_left_as_floats(self.quantization, self.model, dtype)
         self.reasons += what_given_sizes_cost(self.config, self.model, backend)
-        packed_cache = self._with_reason(choose_packed_cache(self.config, self.model, self.quantization, backend))
+        keep_packed = self._with_reason(choose_packed_cache(self.config, self.model, self.quantization, backend))
         demand = self._with_context(self.demand(dtype, native=backend == "cpu"))
         kv_cache = make_kv_cache_config(
             self.model.kv_specs(),
@@ -115,21 +119,13 @@ class _Resolver:
             num_blocks=self._num_blocks(demand),
         )
         return ResolvedConfig(
-            model=self.config.model,
             task=task,
-            dtype=dtype,
-            quantization=self.quantization,
-            packed_cache=packed_cache,
-            kv_cache_dtype=demand.resolved_kv_cache_dtype,
-            preallocate_kv_cache=self.config.preallocate_kv_cache,
-            enforce_eager=self.config.enforce_eager,
-            max_model_len=demand.max_model_len,
+            worker=self._worker(demand, backend, instruction_set, keep_packed=keep_packed),
+            scheduler=self._scheduler(demand),
             kv_cache=kv_cache,
-            scheduler=self._scheduler(demand.max_model_len),
-            backend=backend,
-            instruction_set=instruction_set,
-            num_threads=self._num_threads(),
-            seed=self.config.seed,
+            enable_prefix_caching=self.config.enable_prefix_caching,
+            eviction_policy=self.config.eviction_policy,
+            num_steps_in_flight=self.config.num_steps_in_flight,
             memory=plan_memory(self.model, demand, self.budget),
             reasons=tuple(self.reasons),
         )
@@ -227,7 +223,7 @@ class _Resolver:
         return longest
 
     def _num_blocks(self, demand: Demand) -> int:
-        """Only the null block for an encoder; as given, or enough for a stated number of sequences, or what is left of the budget."""
+        """Only the null block for an encoder; as given, or enough for a stated number of sequences, or all that fit."""
         if self.model.is_encoder:
             return 1
         need, size = memory_need(self.model, demand), block_bytes(self.model, demand)
@@ -254,17 +250,33 @@ class _Resolver:
             )
         return num_blocks
 
-    def _scheduler(self, max_model_len: int) -> SchedulerConfig:
-        config = self.config
+    def _worker(
+        self, demand: Demand, backend: Backend, instruction_set: str | None, *, keep_packed: bool
+    ) -> WorkerConfig:
+        return WorkerConfig(
+            model=self.config.model,
+            dtype=demand.dtype,
+            quantization=demand.quantization,
+            kv_cache_dtype=demand.resolved_kv_cache_dtype,
+            preallocate_kv_cache=self.config.preallocate_kv_cache,
+            keep_packed=keep_packed,
+            enforce_eager=self.config.enforce_eager,
+            backend=backend,
+            instruction_set=instruction_set,
+            num_threads=self._num_threads(),
+            # With one step in flight there is nothing to do beside it; torch has to stay on one thread.
+            own_thread=backend != "cpu" or self.config.num_steps_in_flight > 1,
+            max_num_seqs=demand.max_num_seqs,
+            max_model_len=demand.max_model_len,
+        )
+
+    def _scheduler(self, demand: Demand) -> SchedulerConfig:
         return SchedulerConfig(
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=max_model_len,
-            policy=config.scheduling_policy,
-            enable_chunked_prefill=self._chunked_prefill,
-            enable_prefix_caching=config.enable_prefix_caching,
-            eviction_policy=config.eviction_policy,
-            num_steps_in_flight=config.num_steps_in_flight,
+            max_num_batched_tokens=demand.max_num_batched_tokens,
+            max_num_seqs=demand.max_num_seqs,
+            max_model_len=demand.max_model_len,
+            policy=self.config.scheduling_policy,
+            enable_chunked_prefill=demand.enable_chunked_prefill,
         )
 
     def _out_of_memory(self, demand: Demand) -> OutOfMemoryError:
@@ -273,8 +285,8 @@ class _Resolver:
         return OutOfMemoryError(
             f"{self.config.model} in {demand.dtype} with a context of {demand.max_model_len} tokens needs"
             f" {format_size(need.total)} (weights {format_size(need.weights)}, KV cache {format_size(need.kv_cache)},"
-            f" activations {format_size(need.activations)}, runtime {format_size(need.runtime)}; or, before there are KV cache and"
-            f" activations, {format_size(need.loading)} to load), more than the"
+            f" activations {format_size(need.activations)}, runtime {format_size(need.runtime)}; or, before there are"
+            f" KV cache and activations, {format_size(need.loading)} to load), more than the"
             f" {self._budget_in_words()}; {plan.remedy}."
         )
 

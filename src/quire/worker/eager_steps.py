@@ -7,7 +7,7 @@ import numpy as np
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
 from quire.core.step import RowPlan
 from quire.kernels.tensor import Tensors
-from quire.models.registry import Model
+from quire.models.decoder import Decoder
 from quire.worker.computed_step import ComputedStep
 from quire.worker.kv_cache import KVCache
 from quire.worker.row_table import Row, RowTable, all_hidden_wanted
@@ -16,15 +16,13 @@ from quire.worker.row_table import Row, RowTable, all_hidden_wanted
 class EagerSteps:
     """Gathers a step's batch from the table and gives it to the model."""
 
-    def __init__(
-        self, model: Model, kv: KVCache, table: RowTable, tensors: Tensors, layer_groups: list[int], block_size: int
-    ) -> None:
+    def __init__(self, model: Decoder, kv: KVCache, table: RowTable, tensors: Tensors) -> None:
         self._model = model
         self._kv = kv
         self._table = table
         self._tensors = tensors
-        self._layer_groups = layer_groups
-        self._block_size = block_size
+        self._layer_groups = kv.config.layer_groups
+        self._block_size = kv.config.block_size
 
     def compute(self, plans: list[RowPlan], rows: list[Row]) -> ComputedStep:
         batch = self._gather(plans, rows)

@@ -7,36 +7,25 @@ import itertools
 import numpy as np
 
 from quire.attention.forward_batch import ForwardBatch
-from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.core.arrays import Float32Array
 from quire.core.embedding import EncodePlan, EncodeResult, EncodeRow, Vectors
-from quire.core.host_memory import memory_for_loading
-from quire.kernels.select import select_ops
 from quire.kernels.tensor import Tensor, Tensors
 from quire.layers.pooling import pool, shorten_and_normalize
-from quire.models.encoders import load_encoder
+from quire.models.registry import ENCODERS
 from quire.worker.encode_program import EncodeProgram
-from quire.worker.step_threads import prepare_thread, tell_what_computes
+from quire.worker.load import load
+from quire.worker.step_threads import prepare_thread
 
 
 class EncodeWorker:
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
         self._config = config
-        self._ops = ops = select_ops(config.backend)
-        prepare_thread(ops, config)
-        tell_what_computes(config)
-        self._tensors = ops.tensors
-        dtype = ops.tensors.dtype(config.dtype)
-        attention = select_backend(config.backend, dtype, checkpoint.config)
-        with memory_for_loading():
-            self._model = load_encoder(
-                checkpoint, dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
-            )
-
+        self._ops, self._model = load(ENCODERS, config, checkpoint)
+        self._tensors = self._ops.tensors
         self._program = EncodeProgram(self._model, config.max_model_len) if config.records_steps else None
-        self._compute = ops.tensors.computing(self._hidden)
+        self._compute = self._tensors.computing(self._hidden)
 
     def execute(self, plan: EncodePlan) -> EncodeResult:
         prepare_thread(self._ops, self._config)

@@ -33,6 +33,7 @@ class KVCache:
         touched_by_threads: int = 0,
     ) -> None:
         """The system gives memory out as blocks are first written, or at once to so many threads."""
+        self.config = config
         spec = config.groups[0].spec
         shape = (config.num_blocks, config.block_size, spec.num_kv_heads, values_per_head(spec.head_dim, dtype))
         own = tensors.dtype(dtype)

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from quire.core.arrays import Float32Array
-from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
 from quire.kernels.tensor import Tensors
-from quire.models.registry import Model
+from quire.models.decoder import Decoder
 from quire.sampling.grammar import Grammars
 from quire.sampling.sampler import Sampler, SamplingRow
 from quire.worker.computed_step import ComputedStep
@@ -29,8 +28,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: Model,
-        kv_config: KVCacheConfig,
+        model: Decoder,
         kv: KVCache,
         tensors: Tensors,
         sampler: Sampler,
@@ -46,15 +44,10 @@ class ModelRunner:
         self._kv = kv
         self._tensors = tensors
         self._sampler = sampler
-        self._table = RowTable(kv_config, max_num_seqs, max_model_len, grammars)
-        group_of_layer = {layer: g for g, group in enumerate(kv_config.groups) for layer in group.layers}
-        layer_groups = [group_of_layer[layer] for layer in range(len(group_of_layer))]
-        block_size = kv_config.block_size
-        self._eager = EagerSteps(model, kv, self._table, tensors, layer_groups, block_size)
+        self._table = RowTable(kv.config, max_num_seqs, max_model_len, grammars)
+        self._eager = EagerSteps(model, kv, self._table, tensors)
         self._programs = (
-            StepPrograms(
-                model, kv, self._table, layer_groups, block_size, max_num_seqs, max_model_len, large_pages=large_pages
-            )
+            StepPrograms(model, kv, self._table, max_num_seqs, max_model_len, large_pages=large_pages)
             if records_steps
             else None
         )
@@ -98,10 +91,13 @@ class ModelRunner:
         """One token for each of these rows."""
         best = None if step.most_likely is None else step.most_likely().of_rows(sampling)
         sampled = [rows[i].sampling for i in sampling]
-        tokens = None if best is None else self._sampler.take(best, sampled)
-        if tokens is None:
-            tokens = self._sampler.sample(self._logits(step, sampling), sampled, best)
-        for i, token in zip(sampling, tokens, strict=True):
+        taken = None if best is None else self._sampler.take(best, sampled)
+        if taken is not None:
+            for i, token_id in zip(sampling, taken, strict=True):
+                self._table.append_token(rows[i], token_id)
+                results[i].token_ids.append(token_id)
+            return
+        for i, token in zip(sampling, self._sampler.sample(self._logits(step, sampling), sampled, best), strict=True):
             if token.error is not None:
                 results[i].error = token.error
                 continue

@@ -26,12 +26,11 @@ class NullExecutor:
     """Keeps rows by sequence as a worker does; logprobs are not computed."""
 
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint | None = None) -> None:
-        self.kv_cache_config: KVCacheConfig | None = None
         self._seeds: dict[int, int] = {}
         self._results: deque[StepResult] = deque()
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
-        self.kv_cache_config = config
+        """Nothing is kept."""
 
     def submit(self, plan: StepPlan) -> None:
         for seq_id in plan.released_seq_ids:

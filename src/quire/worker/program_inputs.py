@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quire.attention.forward_batch import ForwardBatch, RowBlocks
+from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import RowPlan
 from quire.kernels.array import Array, int64_zeros
 from quire.kernels.dtype import DType
@@ -15,16 +16,12 @@ from quire.worker.row_table import Row, RowTable
 class ProgramInputs:
     """For up to `max_tokens` tokens of up to `max_rows` rows; a program that was recorded for less reads the first of each."""
 
-    def __init__(
-        self, layer_groups: list[int], block_size: int, max_tokens: int, max_rows: int, max_model_len: int
-    ) -> None:
-        num_groups, max_blocks = max(layer_groups) + 1, -(-max_model_len // block_size)
-        self._layer_groups, self._max_model_len = layer_groups, max_model_len
+    def __init__(self, kv_cache: KVCacheConfig, max_tokens: int, max_rows: int, max_model_len: int) -> None:
+        max_blocks = -(-max_model_len // kv_cache.block_size)
+        self._layer_groups, self._max_model_len = kv_cache.layer_groups, max_model_len
         self._token_ids, self._positions = int64_zeros(max_tokens), int64_zeros(max_tokens)
         self._query_starts, self._context_lens = int64_zeros(max_rows + 1), int64_zeros(max_rows)
-        self._groups = [
-            RowBlocks(int64_zeros(max_rows, max_blocks), int64_zeros(max_tokens)) for _ in range(num_groups)
-        ]
+        self._groups = [RowBlocks(int64_zeros(max_rows, max_blocks), int64_zeros(max_tokens)) for _ in kv_cache.groups]
         self._last_tokens = int64_zeros(max_rows)
         self._one_a_row = Array(np.arange(max_rows + 1), DType.INT64)
         self._inputs = StepInputs(
@@ -34,7 +31,7 @@ class ProgramInputs:
             self._context_lens,
             self._last_tokens,
             [(group.block_tables, group.slots) for group in self._groups],
-            block_size,
+            kv_cache.block_size,
         )
 
     def batch(self, num_tokens: int, num_rows: int) -> ForwardBatch:

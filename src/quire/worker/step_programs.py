@@ -16,7 +16,7 @@ from quire.kernels.array import Array
 from quire.kernels.fresh_memory import LargePages
 from quire.kernels.native_steps import most_likely
 from quire.kernels.recording import Arena, NotRecordable, Recording
-from quire.models.registry import Model
+from quire.models.decoder import Decoder
 from quire.sampling.distribution import MostLikely
 from quire.worker.computed_step import ComputedStep
 from quire.worker.kv_cache import KVCache
@@ -102,11 +102,9 @@ class StepPrograms:
 
     def __init__(
         self,
-        model: Model,
+        model: Decoder,
         kv: KVCache,
         table: RowTable,
-        layer_groups: list[int],
-        block_size: int,
         max_num_seqs: int,
         max_model_len: int,
         *,
@@ -116,8 +114,6 @@ class StepPrograms:
         self._needs_logits = model.needs_logits
         self._kv = kv
         self._table = table
-        self._layer_groups = layer_groups
-        self._block_size = block_size
         # Fewer than tokens: by its number a kernel's program knows what it is of.
         self._max_rows = min(max_num_seqs, MAX_TOKENS - 1)
         self._max_model_len = max_model_len
@@ -177,7 +173,7 @@ class StepPrograms:
         logits: Any = None
         best: tuple[Any, Any] | None = None
         with recording:
-            hidden = self._model.forward(batch, self._kv.layers)
+            hidden: Any = self._model.forward(batch, self._kv.layers)
             match wanted:
                 case Wanted.LOGITS:
                     logits = self._model.logits(hidden)
@@ -200,7 +196,7 @@ class StepPrograms:
             batch = self._prepared_inputs().batch(MAX_TOKENS, self._max_rows)
             recording = native.new_recording(self._arena)
             with recording:
-                hidden = self._model.forward(batch, self._kv.layers)
+                hidden: Any = self._model.forward(batch, self._kv.layers)
             self._all_tokens = AllTokens(recording, _lent(hidden))
         return self._all_tokens
 
@@ -208,9 +204,7 @@ class StepPrograms:
         if self._inputs is None:
             # Tables that grow would move.
             self._model.prepare(self._max_model_len)
-            self._inputs = ProgramInputs(
-                self._layer_groups, self._block_size, MAX_TOKENS, self._max_rows, self._max_model_len
-            )
+            self._inputs = ProgramInputs(self._kv.config, MAX_TOKENS, self._max_rows, self._max_model_len)
         return self._inputs
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,10 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from quire.config import WorkerConfig
 from quire.core.interrupts import unbroken
-from quire.kernels import native
+from quire.kernels.native_module import use_instruction_set
 from quire.kernels.ops import Ops
-
-logger = logging.getLogger("quire")
 
 Plan = TypeVar("Plan")
 Result = TypeVar("Result")
@@ -110,13 +107,7 @@ def step_thread(config: WorkerConfig) -> StepThread[Any, Any]:
     return OwnThread() if config.own_thread else CallersThread()
 
 
-def tell_what_computes(config: WorkerConfig) -> None:
-    """What `auto` came to: the system may keep a process from what its CPU has (tiles)."""
-    if config.backend == "cpu":
-        logger.info("Native kernels: %s, %d threads.", native.instruction_sets()[0], native.thread_count())
-
-
 def prepare_thread(ops: Ops, config: WorkerConfig) -> None:
     """The one that asks: it may be another one each time, or another worker's too."""
     ops.use_num_threads(config.num_threads)
-    native.use_instruction_set(config.instruction_set)
+    use_instruction_set(config.instruction_set)

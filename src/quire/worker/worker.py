@@ -4,35 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quire.config import WorkerConfig
-from quire.core.host_memory import memory_for_loading
 from quire.core.kv_layout import KVCacheConfig
 from quire.core.step import StepPlan, StepResult
-from quire.kernels.select import select_ops
-from quire.models.registry import load_model
+from quire.models.registry import DECODERS
 from quire.sampling.backend import select_sampling
 from quire.sampling.grammar import Grammars
 from quire.sampling.sampler import Sampler
 from quire.worker.kv_cache import KVCache
+from quire.worker.load import load
 from quire.worker.model_runner import ModelRunner
-from quire.worker.step_threads import prepare_thread, tell_what_computes
+from quire.worker.step_threads import prepare_thread
 
 
 class Worker:
     def __init__(self, config: WorkerConfig, checkpoint: Checkpoint) -> None:
         self._config = config
-        self._ops = ops = select_ops(config.backend)
-        prepare_thread(ops, config)
-        tell_what_computes(config)
-        self._tensors = ops.tensors
-        dtype = ops.tensors.dtype(config.dtype)
-        attention = select_backend(config.backend, dtype, checkpoint.config, config.kv_cache_dtype)
-        with memory_for_loading():
-            self._model = load_model(
-                checkpoint, dtype, ops, attention, config.quantization, keep_packed=config.keep_packed
-            )
+        self._ops, self._model = load(DECODERS, config, checkpoint)
+        self._tensors = self._ops.tensors
         self._runner: ModelRunner | None = None
         self._execute: Callable[[StepPlan], StepResult] | None = None
 
@@ -49,7 +39,6 @@ class Worker:
         grammars = Grammars(lambda: open_checkpoint(model).tokenizer, vocab_size)
         self._runner = ModelRunner(
             self._model,
-            config,
             kv,
             self._tensors,
             Sampler(vocab_size, select_sampling(self._config.backend, vocab_size)),
