@@ -24,7 +24,7 @@ def test_admission_without_room_changes_nothing() -> None:
     assert (kv.pool.num_free, kv.pool.num_cached) == (1, 3)
     large = make_sequence(1, [*first.token_ids, *range(12)])
     assert not admit(kv, large, 24)
-    assert not kv.holds_blocks(large)
+    assert kv.tables(large) is None
     assert (kv.pool.num_free, kv.pool.num_cached) == (1, 3)
     assert not kv.admit(large, kv.find_prefix(large), 16, headroom=1), "3 cached blocks and 1 free, and 1 to spare"
     assert kv.admit(large, kv.find_prefix(large), 16, headroom=0)

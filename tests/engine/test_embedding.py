@@ -277,7 +277,7 @@ def test_minilm_against_transformers(minilm: str, backend: str) -> None:
     long = "The scheduler of an inference engine decides which tokens to compute next. " * 14
     texts = [*PARAPHRASES, "Ünïcödé — naïve café 東京", "", long]
     with LLM(minilm, dtype="float32", backend=backend, num_threads=1) as llm:
-        assert llm.config.max_model_len == 256
+        assert llm.info.max_model_len == 256
         for text, output in zip(texts, llm.embed(texts, **QUIET), strict=True):
             expected = oracle(pull("minilm"), llm.get_tokenizer(), text)
             assert np.dot(output.outputs.embedding, expected) >= 0.99999, text

@@ -123,7 +123,7 @@ def test_a_busy_encoder_shows_itself_in_each_step(launched: LaunchedEngine) -> N
 def test_what_was_decided(launched: LaunchedEngine) -> None:
     config = launched.config
     assert config.task == "embed"
-    assert config.max_model_len == 40  # sentence_bert_config.json, though there are 48 positions
+    assert config.worker.max_model_len == 40  # sentence_bert_config.json, though there are 48 positions
     assert config.kv_cache.groups == ()
     assert config.kv_cache_line.startswith("No KV cache")
     assert not config.scheduler.enable_chunked_prefill

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.engine.small_tokenizers import small_tokenizer
 
 from quire.core.structured_outputs import StructuredOutputs
 from quire.engine import grammar_check
-from quire.engine.grammar_check import GrammarCheck
+from quire.engine.grammar_check import RETRY_AFTER_S, GrammarCheck
 from quire.errors import InvalidRequestError, RequestTimeoutError
 
 
@@ -157,6 +158,9 @@ def test_cve_2026_55574_a_compiler_that_hangs_is_killed(monkeypatch: pytest.Monk
         monkeypatch.setattr(grammar_check, "TIME_LIMIT_S", 30.0)
         assert check.resolve(StructuredOutputs(regex="c")).compiled_from
         assert "took more than" in str(refusal(check, regex="b")), "the same grammar is not tried again"
+        clock = time.monotonic() + RETRY_AFTER_S + 1
+        monkeypatch.setattr(grammar_check, "time", SimpleNamespace(monotonic=lambda: clock))
+        assert check.resolve(StructuredOutputs(regex="b")).compiled_from, "nor held against it for ever"
     finally:
         check.close()
 

@@ -13,11 +13,11 @@ from tests.tiny_models import save_tiny_llama
 
 from quire import LLM, SamplingParams
 from quire.core.native import has_native_module
-from quire.kernels import native, native_module
+from quire.kernels import native_module
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
-SETS = native.instruction_sets()
+SETS = native_module.instruction_sets()
 
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, prompt_logprobs=0)
@@ -68,7 +68,7 @@ def test_an_engine_runs_on_the_one_it_was_asked_for(llama: Path, in_float32: Any
     for how in ({}, {"enforce_eager": True, "max_num_batched_tokens": 33}):
         with LLM(str(llama), num_blocks=32, instruction_set=name, **settings, **how) as llm:
             answers.append(likely(llm))
-            assert native.instruction_sets()[0] == name
+            assert native_module.instruction_sets()[0] == name
     assert answers[1] == answers[0]
     tokens, logprobs = in_float32
     if kind == "float32":
@@ -82,7 +82,7 @@ def test_each_engine_of_a_process_has_its_own(tiny_llama: Path, enforce_eager: b
 
     def in_use(llm: LLM) -> str:
         llm.generate([[1, 2, 3]], PARAMS, use_tqdm=False)
-        return native.instruction_sets()[0]
+        return native_module.instruction_sets()[0]
 
     def engine(instruction_set: str) -> LLM:
         return LLM(

@@ -48,7 +48,7 @@ def test_a_checkpoint_of_float16_answers_natively_as_in_float32(tmp_path: Path) 
     found = {}
     for dtype in ("auto", "float32"):
         with LLM(str(tmp_path), backend="cpu", dtype=dtype, num_threads=1, num_blocks=50) as llm:  # type: ignore[arg-type]
-            assert llm.config.dtype == ("bfloat16" if dtype == "auto" else dtype)
+            assert llm.info.dtype == ("bfloat16" if dtype == "auto" else dtype)
             (output,) = llm.generate([PROMPT], greedy(max_tokens=1, prompt_logprobs=0), use_tqdm=False)  # type: ignore[arg-type]
         entries = zip(PROMPT[1:], output.prompt_logprobs[1:], strict=True)
         found[dtype] = torch.tensor([logprobs[token].logprob for token, logprobs in entries])
@@ -103,7 +103,7 @@ def test_cached_prefix_is_reported(llm: LLM) -> None:
 
 def test_max_tokens_none_fills_the_context(llm: LLM) -> None:
     output = llm.generate(PROMPT, greedy(max_tokens=None), use_tqdm=False)[0]
-    assert len(output.prompt_token_ids) + len(output.outputs[0].token_ids) == llm.config.max_model_len
+    assert len(output.prompt_token_ids) + len(output.outputs[0].token_ids) == llm.info.max_model_len
 
 
 def test_stop_token_and_stop_string(llm: LLM) -> None:

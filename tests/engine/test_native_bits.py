@@ -16,7 +16,7 @@ from quire.checkpoint.tokenizer_files import TokenizerFiles
 from quire.core.native import has_native_module
 from quire.core.outputs import RequestOutput
 from quire.engine.tokenizer import Tokenizer
-from quire.kernels.native import instruction_sets
+from quire.kernels.native_module import instruction_sets
 from quire.plan.machine import read_machine
 from quire.worker.step_programs import Wanted
 

@@ -11,7 +11,7 @@ import torch
 from tests.sampling.backends import BACKENDS, FASTEST
 
 from quire.core.sampling_params import SamplingParams
-from quire.kernels import native
+from quire.kernels import native_module
 from quire.sampling.distribution import draw_one, token_weights
 from quire.sampling.logprobs import log_softmax
 from quire.sampling.sampler import SampledToken, Sampler, SamplingRow
@@ -34,16 +34,16 @@ HISTORY = [(7 * i) % 501 for i in range(60)]
 
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
 def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before, native_before = torch.get_num_threads(), native.thread_count()
+    before, native_before = torch.get_num_threads(), native_module.thread_count()
     use_threads(request.param)
     yield request.param
     torch.set_num_threads(before)
-    native.use_num_threads(native_before)
+    native_module.use_num_threads(native_before)
 
 
 def use_threads(count: int) -> None:
     torch.set_num_threads(count)
-    native.use_num_threads(count)
+    native_module.use_num_threads(count)
 
 
 def probe_row(probe: str) -> SamplingRow:

@@ -45,14 +45,17 @@ def make_sequence(seq_id: int, prompt: list[int] | int, num_output: int = 4, **f
 
 
 class Harness:
-    """`SchedulerConfig` fields as keyword arguments, and the KV layout."""
+    """The KV layout, and `SchedulerConfig` fields as keyword arguments."""
 
-    def __init__(self, config: KVCacheConfig | None = None, *, eviction: Any = "lru", **fields: Any) -> None:
+    def __init__(
+        self, config: KVCacheConfig | None = None, *, eviction: Any = "lru", num_steps_in_flight: int = 1, **fields: Any
+    ) -> None:
         config = config or kv_config()
         self.kv = KVCacheManager(config, model_identity="model", eviction_policy=eviction)
         self.config = SchedulerConfig(**{"max_num_batched_tokens": 64, "max_num_seqs": 8, **fields})
         self.scheduler = Scheduler(self.config, self.kv)
         self.worker = SimulatedWorker(config, VOCAB_SIZE)
+        self.num_steps_in_flight = num_steps_in_flight
         self.in_flight: deque[StepPlan] = deque()
 
     def add(self, *sequences: Sequence) -> None:
@@ -71,7 +74,7 @@ class Harness:
 
     def step(self) -> tuple[StepPlan, list[RowUpdate]]:
         """Fill the queue of steps in flight and commit the oldest; returns it and its updates."""
-        while len(self.in_flight) < self.config.num_steps_in_flight and self.plan() is not None:
+        while len(self.in_flight) < self.num_steps_in_flight and self.plan() is not None:
             pass
         return self.in_flight[0], self.commit()
 

@@ -71,7 +71,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                 max_model_len=64,
                 policy=policy,
                 enable_chunked_prefill=chunked,
-                num_steps_in_flight=depth,
             ),
             self.kv,
         )
@@ -246,7 +245,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                             assert starts[sharer] > row.start
 
     def tables(self) -> dict[int, list[list[int]]]:
-        held = [s for s in self.live + self.kept if self.kv.holds_blocks(s)]
+        held = [s for s in self.live + self.kept if self.kv.tables(s) is not None]
         return {s.seq_id: self.kv.block_ids(s) for s in held}
 
     @invariant()
@@ -276,7 +275,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert s.num_known + s.num_samples_in_flight <= s.max_num_tokens
             assert s.num_samples_in_flight <= s.num_steps_in_flight <= len(self.in_flight)
             assert s.num_preemptions <= MAX_PREEMPTIONS
-            assert self.kv.holds_blocks(s) == (s.status is SequenceStatus.RUNNING)
+            assert (self.kv.tables(s) is not None) == (s.status is SequenceStatus.RUNNING)
 
     def teardown(self):
         """Whatever happened, everything finishes, and every block comes back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.cache.block_pool import BlockPool
@@ -14,6 +15,7 @@ from quire.core.kv_layout import NULL_BLOCK, KVCacheConfig, num_blocks_per_seque
 from quire.core.sequence import Sequence
 
 
+@dataclass(slots=True, eq=False)
 class BlockTables:
     """One sequence's block tables, one for each KV group, all of one length.
 
@@ -21,13 +23,10 @@ class BlockTables:
     `num_registered`: leading blocks already offered to the prefix cache.
     """
 
-    __slots__ = ("capacity", "first_kept", "num_registered", "tables")
-
-    def __init__(self, tables: list[list[int]], first_kept: list[int], num_registered: int, capacity: int) -> None:
-        self.tables = tables
-        self.first_kept = first_kept
-        self.num_registered = num_registered
-        self.capacity = capacity
+    tables: list[list[int]]
+    first_kept: list[int]
+    num_registered: int
+    capacity: int
 
 
 class SlidingGroup(NamedTuple):
@@ -75,9 +74,6 @@ class KVCacheManager:
     def capacity(self, sequence: Sequence) -> int:
         """Tokens the sequence's blocks have room for."""
         return self._tables[sequence.seq_id].capacity
-
-    def holds_blocks(self, sequence: Sequence) -> bool:
-        return sequence.seq_id in self._tables
 
     def find_prefix(self, sequence: Sequence) -> PrefixHit:
         """The longest cached prefix that leaves at least one token to compute.

@@ -55,7 +55,7 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
             rule(name, getattr(self, name))
 
 
-class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One tokenized text. `arrival_time` is monotonic seconds; a smaller `priority` runs first."""
 
     request_id: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quire.core.step import SampleError
+from quire.errors import GenerationFailedError, InvalidRequestError
 
 
 @dataclass(slots=True)
@@ -34,6 +35,13 @@ class CompletionOutput:
 
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+
+def check_sample(sample: CompletionOutput) -> None:
+    """Raises GenerationFailedError if the engine gave the sample up, InvalidRequestError if the request asked for it."""
+    if sample.error is not None:
+        kind = InvalidRequestError if sample.error.cause == "nothing_left" else GenerationFailedError
+        raise kind(sample.error.sentence)
 
 
 @dataclass(slots=True)

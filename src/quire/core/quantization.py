@@ -42,7 +42,7 @@ class Rounding:
     """At most, but for rotated rows (LARGEST_ROTATED_GROUP). LARGEST_GROUP: an output's whole channel, if that is not longer."""
     has_minimum: bool = False
     rotated: bool = False
-    """Rows are rotated before, where a whole one is a group (kernels/rotation.py)."""
+    """Rows are rotated before, where a whole one is a group (csrc/rotation.h)."""
 
     def group_of(self, num_inputs: int) -> int | None:
         """The largest group that a row of so many inputs can be divided into; None: they are not whole groups at all."""

@@ -7,7 +7,7 @@ import msgspec
 from quire.core.sampling_params import BeamSearchParams, SamplingParams
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One prompt and how to continue it.
 
     `arrival_time` is seconds on the monotonic clock. A smaller `priority` runs first. `cache_salt`

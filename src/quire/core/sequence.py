@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass, field
 
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import SampleError
@@ -21,6 +22,7 @@ class FinishReason(enum.Enum):
     ERROR = "error"
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Sequence:
     """Known tokens and how many of them are planned and computed. Only control changes it.
 
@@ -35,84 +37,39 @@ class Sequence:
     A prefill chunk, a prefix hit, a preempted sequence and a draft are all "known but not computed".
     """
 
-    __slots__ = (
-        "arrival_time",
-        "cache_salt",
-        "error",
-        "finish_reason",
-        "first_scheduled_time",
-        "index",
-        "keep_blocks",
-        "max_num_tokens",
-        "num_cached_tokens",
-        "num_computed",
-        "num_planned",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "num_samples_in_flight",
-        "num_steps_in_flight",
-        "priority",
-        "request_id",
-        "sampling_params",
-        "seed",
-        "seq_id",
-        "status",
-        "stop_reason",
-        "stop_token_ids",
-        "tenant",
-        "token_ids",
-    )
+    seq_id: int
+    request_id: str
+    index: int = 0
+    """Which of the request's samples this is, 0 <= index < n."""
+    token_ids: list[int]
+    num_prompt_tokens: int
+    sampling_params: SamplingParams
+    max_num_tokens: int
+    """Prompt and output together: the smaller of prompt + max_tokens and the context length."""
+    stop_token_ids: frozenset[int] = frozenset()
+    """Ids that end the sequence once min_tokens are out: EOS (unless ignored) and the request's own."""
+    seed: int = 0
+    priority: int = 0
+    arrival_time: float = 0.0
+    cache_salt: str | None = None
+    tenant: str = ""
+    keep_blocks: bool = False
+    """Whether a finished sequence keeps its blocks until `Scheduler.release`: something may still fork it."""
 
-    def __init__(
-        self,
-        *,
-        seq_id: int,
-        request_id: str,
-        token_ids: list[int],
-        num_prompt_tokens: int,
-        sampling_params: SamplingParams,
-        max_num_tokens: int,
-        stop_token_ids: frozenset[int] = frozenset(),
-        index: int = 0,
-        seed: int = 0,
-        priority: int = 0,
-        arrival_time: float = 0.0,
-        cache_salt: str | None = None,
-        tenant: str = "",
-        keep_blocks: bool = False,
-    ) -> None:
-        self.seq_id = seq_id
-        self.request_id = request_id
-        self.index = index
-        """Which of the request's samples this is, 0 <= index < n."""
-        self.token_ids = token_ids
-        self.num_prompt_tokens = num_prompt_tokens
-        self.sampling_params = sampling_params
-        self.max_num_tokens = max_num_tokens
-        """Prompt and output together: the smaller of prompt + max_tokens and the context length."""
-        self.stop_token_ids = stop_token_ids
-        """Ids that end the sequence once min_tokens are out: EOS (unless ignored) and the request's own."""
-        self.seed = seed
-        self.priority = priority
-        self.arrival_time = arrival_time
-        self.cache_salt = cache_salt
-        self.tenant = tenant
-        self.keep_blocks = keep_blocks
-        """Whether a finished sequence keeps its blocks until `Scheduler.release`: something may still fork it."""
-        self.num_planned = 0
-        self.num_computed = 0
-        self.num_samples_in_flight = 0
-        self.num_steps_in_flight = 0
-        self.num_cached_tokens = 0
-        """Prompt tokens taken from the prefix cache when first admitted."""
-        self.num_preemptions = 0
-        self.first_scheduled_time: float | None = None
-        """Monotonic seconds: when its first step was planned."""
-        self.status = SequenceStatus.WAITING
-        self.finish_reason: FinishReason | None = None
-        self.stop_reason: int | str | None = None
-        """The stop token id or stop string that ended it; None for EOS and for length."""
-        self.error: SampleError | None = None
+    num_planned: int = field(default=0, init=False)
+    num_computed: int = field(default=0, init=False)
+    num_samples_in_flight: int = field(default=0, init=False)
+    num_steps_in_flight: int = field(default=0, init=False)
+    num_cached_tokens: int = field(default=0, init=False)
+    """Prompt tokens taken from the prefix cache when first admitted."""
+    num_preemptions: int = field(default=0, init=False)
+    first_scheduled_time: float | None = field(default=None, init=False)
+    """Monotonic seconds: when its first step was planned."""
+    status: SequenceStatus = field(default=SequenceStatus.WAITING, init=False)
+    finish_reason: FinishReason | None = field(default=None, init=False)
+    stop_reason: int | str | None = field(default=None, init=False)
+    """The stop token id or stop string that ended it; None for EOS and for length."""
+    error: SampleError | None = field(default=None, init=False)
 
     @property
     def num_known(self) -> int:

@@ -60,14 +60,7 @@ class AddRequest(msgspec.Struct, tag=True, frozen=True):
     """`client` numbers the API process that hears of it."""
 
     client: int
-    request: Request
-
-
-class AddText(msgspec.Struct, tag=True, frozen=True):
-    """A text to embed."""
-
-    client: int
-    request: EmbeddingRequest
+    request: Request | EmbeddingRequest
 
 
 class AbortRequest(msgspec.Struct, tag=True, frozen=True):
@@ -97,7 +90,7 @@ class Watch(msgspec.Struct, tag=True, frozen=True):
     enabled: bool
 
 
-ToEngine = Hello | AddRequest | AddText | AbortRequest | FinishSample | ResetPrefixCache | Watch
+ToEngine = Hello | AddRequest | AbortRequest | FinishSample | ResetPrefixCache | Watch
 
 
 class Welcome(msgspec.Struct, tag=True, frozen=True):

@@ -8,13 +8,14 @@ parents give their blocks back. Scores rank by cumulative logprob / output lengt
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from quire.core.request import Request
 from quire.core.sequence import FinishReason, Sequence
 from quire.core.step import TokenLogprobs
 from quire.core.wire import BeamDelta, Delta
-from quire.engine.sequence_group import SequenceIds, make_sequence
+from quire.engine.sequence_group import make_sequence
 from quire.scheduler.scheduler import RowUpdate, Scheduler
 
 
@@ -28,14 +29,14 @@ class Hypothesis(NamedTuple):
 
 
 class BeamGroup:
-    def __init__(self, request: Request, scheduler: Scheduler, ids: SequenceIds) -> None:
+    def __init__(self, request: Request, scheduler: Scheduler, seq_ids: Iterator[int]) -> None:
         assert request.beam_search is not None
         self.request_id = request.request_id
         self.finished = False
         self._request = request
         self._search = request.beam_search
         self._scheduler = scheduler
-        self._ids = ids
+        self._seq_ids = seq_ids
         self._eos = frozenset(() if self._search.ignore_eos else request.eos_token_ids)
         self._live: dict[int, tuple[Sequence, Hypothesis]] = {}
         self._reported: dict[int, TokenLogprobs] = {}
@@ -98,7 +99,7 @@ class BeamGroup:
         token_ids = self._request.prompt_token_ids + hypothesis.output
         sequence = make_sequence(
             self._request,
-            self._ids.take(),
+            next(self._seq_ids),
             token_ids=token_ids,
             max_num_tokens=len(token_ids) + 1,
             keep_blocks=True,

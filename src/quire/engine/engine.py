@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 from quire.core.embedding import EmbeddingRequest
@@ -10,7 +11,7 @@ from quire.core.sequence import FinishReason
 from quire.core.wire import Delta
 from quire.engine.beam_group import BeamGroup
 from quire.engine.sample_group import SampleGroup
-from quire.engine.sequence_group import SequenceGroup, SequenceIds
+from quire.engine.sequence_group import SequenceGroup
 from quire.engine.step_queue import StepQueue
 from quire.engine.view import EngineView
 from quire.scheduler.scheduler import RowUpdate, Scheduler
@@ -26,7 +27,7 @@ class Engine:
         self._inbox: dict[str, Request] = {}
         """In the order they came."""
         self._groups: dict[str, SequenceGroup] = {}
-        self._sequence_ids = SequenceIds()
+        self._seq_ids = itertools.count()
         self.view = EngineView(scheduler)
         """For those who watch; see `EngineView.take`."""
 
@@ -84,7 +85,7 @@ class Engine:
         inbox, self._inbox = self._inbox, {}
         for request in inbox.values():
             make = BeamGroup if request.beam_search is not None else SampleGroup
-            group = make(request, self.scheduler, self._sequence_ids)
+            group = make(request, self.scheduler, self._seq_ids)
             self._groups[request.request_id] = group
             group.start()
 

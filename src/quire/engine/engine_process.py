@@ -23,7 +23,6 @@ from quire.core.request import Request
 from quire.core.wire import (
     AbortRequest,
     AddRequest,
-    AddText,
     CallAnswer,
     Delta,
     FinishSample,
@@ -138,7 +137,7 @@ class EngineService:
                 # Not open yet in this direction: it will ask again.
                 with suppress(zmq.Again):
                     self._clients[client].socket.send(self._outbound.encode(Welcome()), zmq.NOBLOCK)
-            case AddRequest(client, request) | AddText(client, request):
+            case AddRequest(client, request):
                 self._add(client, request)
             case AbortRequest(client, request_id):
                 if self._owners.get(request_id, client) == client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import select
 import subprocess
@@ -29,6 +30,8 @@ TIME_LIMIT_S = 4.0
 """For one grammar, as a clock on the wall tells it; most take milliseconds."""
 START_LIMIT_S = 30.0
 """For the child to start, on however busy a machine."""
+RETRY_AFTER_S = 60.0
+"""A grammar that took too long, or whose compiler died, may have met a busy machine: so long it is not tried again."""
 MAX_CACHED_ANSWERS = 1024
 MAX_CACHED_CHARACTERS = 16 * 2**20
 _DIED = "compiling it took more memory than allowed, or crashed the compiler"
@@ -57,8 +60,7 @@ class GrammarCheck:
         answer = self._answers.get(key)
         if answer is None:
             with self._lock:
-                answer = self._answers.get(key) or self._ask(GrammarQuestion(wanted.kind, wanted.source))
-                self._answers.put(key, answer)
+                answer = self._answers.get(key) or self._ask(key, GrammarQuestion(wanted.kind, wanted.source))
         if answer.refusal:
             _refuse(wanted, answer)
         return msgspec.structs.replace(wanted, compiled_from=answer.grammar)
@@ -68,7 +70,8 @@ class GrammarCheck:
         with self._lock:
             self._kill()
 
-    def _ask(self, question: GrammarQuestion) -> GrammarAnswer:
+    def _ask(self, key: bytes, question: GrammarQuestion) -> GrammarAnswer:
+        """The answer, which is remembered under the key."""
         if not self._tokenizer.eos_token_ids:
             return GrammarAnswer(refusal="the model has no end-of-text token to end it with")
         if self._child is None or not self._child.alive:
@@ -81,8 +84,10 @@ class GrammarCheck:
         except (EOFError, OSError):
             answer = GrammarAnswer(refusal=_DIED)
         else:
+            self._answers.put(key, answer)
             return answer
         self._kill()
+        self._answers.put(key, answer, RETRY_AFTER_S)
         return answer
 
     def _started(self) -> _Child:
@@ -163,27 +168,31 @@ class _AnswerCache:
     """The answers used last, bounded in number and in size: ten thousand different schemas take no more."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[bytes, GrammarAnswer] = OrderedDict()
+        self._answers: OrderedDict[bytes, tuple[GrammarAnswer, float]] = OrderedDict()
+        """And when each is to be forgotten, on the monotonic clock."""
         self._num_characters = 0
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> GrammarAnswer | None:
         with self._lock:
-            if key in self._answers:
-                self._answers.move_to_end(key)
-            return self._answers.get(key)
+            answer, end = self._answers.get(key, (None, math.inf))
+            if answer is None or time.monotonic() > end:
+                self._forget(key)
+                return None
+            self._answers.move_to_end(key)
+            return answer
 
-    def put(self, key: bytes, answer: GrammarAnswer) -> None:
+    def put(self, key: bytes, answer: GrammarAnswer, seconds: float = math.inf) -> None:
         with self._lock:
             self._forget(key)
-            self._answers[key] = answer
+            self._answers[key] = answer, time.monotonic() + seconds
             self._num_characters += len(answer.grammar)
             while len(self._answers) > MAX_CACHED_ANSWERS or self._num_characters > MAX_CACHED_CHARACTERS:
                 self._forget(next(iter(self._answers)))
 
     def _forget(self, key: bytes) -> None:
-        answer = self._answers.pop(key, None)
-        if answer is not None:
+        if key in self._answers:
+            answer, _ = self._answers.pop(key)
             self._num_characters -= len(answer.grammar)
 
 

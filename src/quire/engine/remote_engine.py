@@ -20,7 +20,6 @@ from quire.core.view import ViewUpdate
 from quire.core.wire import (
     AbortRequest,
     AddRequest,
-    AddText,
     Answer,
     CallAnswer,
     EngineStatus,
@@ -150,10 +149,7 @@ class RemoteEngine:
 
     def submit(self, request: Request | EmbeddingRequest, stream: Stream) -> None:
         self._requests.add(request, stream)
-        if isinstance(request, EmbeddingRequest):
-            self._link.send(AddText(self._client, msgspec.structs.replace(request, prompt=None)))
-        else:
-            self._link.send(AddRequest(self._client, msgspec.structs.replace(request, prompt=None)))
+        self._link.send(AddRequest(self._client, msgspec.structs.replace(request, prompt=None)))
 
     def drop(self, request_id: str, stream: Stream) -> None:
         if self._requests.drop(request_id, stream):

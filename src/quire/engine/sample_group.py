@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from quire.core.request import Request
 from quire.core.sequence import FinishReason, Sequence
 from quire.core.step import TokenLogprobs
 from quire.core.wire import Delta, SampleDelta
-from quire.engine.sequence_group import SequenceIds, make_sequence
+from quire.engine.sequence_group import make_sequence
 from quire.scheduler.scheduler import RowUpdate, Scheduler
 
 SEED_STRIDE = 0x9E3779B97F4A7C15
@@ -16,20 +18,20 @@ SEED_STRIDE = 0x9E3779B97F4A7C15
 class SampleGroup:
     __slots__ = (
         "_forked",
-        "_ids",
         "_num_unfinished",
         "_prompt_logprobs",
         "_request",
         "_scheduler",
+        "_seq_ids",
         "_sequences",
         "request_id",
     )
 
-    def __init__(self, request: Request, scheduler: Scheduler, ids: SequenceIds) -> None:
+    def __init__(self, request: Request, scheduler: Scheduler, seq_ids: Iterator[int]) -> None:
         self.request_id = request.request_id
         self._request = request
         self._scheduler = scheduler
-        self._ids = ids
+        self._seq_ids = seq_ids
         self._sequences: dict[int, Sequence] = {}
         self._num_unfinished = request.sampling_params.n
         self._forked = request.sampling_params.n == 1
@@ -38,7 +40,7 @@ class SampleGroup:
         """Until the first sample's first delta has them; None from then on."""
 
     def start(self) -> None:
-        first = make_sequence(self._request, self._ids.take(), keep_blocks=not self._forked)
+        first = make_sequence(self._request, next(self._seq_ids), keep_blocks=not self._forked)
         self._sequences[0] = first
         self._scheduler.add(first)
 
@@ -78,7 +80,7 @@ class SampleGroup:
             self._forked = True
             for index in range(1, self._request.sampling_params.n):
                 seed = (self._request.seed + index * SEED_STRIDE) % 2**64
-                child = make_sequence(self._request, self._ids.take(), index=index, seed=seed)
+                child = make_sequence(self._request, next(self._seq_ids), index=index, seed=seed)
                 self._sequences[index] = child
                 self._scheduler.fork(first, child, len(self._request.prompt_token_ids) - 1)
         if first.finished:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Protocol
 
 import msgspec
@@ -12,16 +11,6 @@ from quire.core.request import Request
 from quire.core.sequence import FinishReason, Sequence
 from quire.core.wire import Delta
 from quire.scheduler.scheduler import RowUpdate
-
-
-class SequenceIds:
-    """Numbers no two live sequences share."""
-
-    def __init__(self) -> None:
-        self._next = itertools.count()
-
-    def take(self) -> int:
-        return next(self._next)
 
 
 class SequenceGroup(Protocol):

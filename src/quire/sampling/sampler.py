@@ -58,21 +58,19 @@ class Sampler:
         best = best or most_likely(logits)
         taken = self.take(best, rows)
         if taken is not None:
-            return taken
+            return [SampledToken(token_id) for token_id in taken]
         assert logits.shape == (len(rows), self._vocab_size), (logits.shape, len(rows), self._vocab_size)
         choices = _Choices(logits, rows, best)
         choices.process(self._backend)
         choices.draw(self._backend)
         return choices.outcomes(self._backend)
 
-    def take(self, best: MostLikely, rows: list[SamplingRow]) -> list[SampledToken] | None:
+    def take(self, best: MostLikely, rows: list[SamplingRow]) -> list[int] | None:
         """The most likely tokens, where every row takes its own; None where that needs a look at the logits."""
-        tokens = []
-        for row, token_id, logit in zip(rows, best.token_ids, best.logits, strict=True):
+        for row, logit in zip(rows, best.logits, strict=True):
             if not row.takes_most_likely or not isfinite(logit):
                 return None
-            tokens.append(SampledToken(token_id))
-        return tokens
+        return best.token_ids
 
     def prompt_logprobs(self, logits: Float32Array, token_ids: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
         """For each position of float32 [N, V], the logprob of `token_ids[i]`, and the `num_logprobs` most likely tokens."""

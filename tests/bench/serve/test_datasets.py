@@ -176,6 +176,7 @@ def test_another_seed_shares_nothing(tokenizer: Tokenizer, mooncake: Path) -> No
         ("a.jsonl", json.dumps(MOONCAKE[0] | {"output_length": math.inf}), "line 1 is neither"),
         ("a.jsonl", json.dumps(MOONCAKE[0] | {"timestamp": 10**400}), "line 1 is neither"),
         ("a.csv", f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,{10**22},1\n", "are more than"),
+        ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "9" * 200_000, "cannot be read: field larger"),
         ("a.jsonl", None, "cannot be read"),
     ],
 )

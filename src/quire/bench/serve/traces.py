@@ -82,7 +82,7 @@ def read_trace(path: Path, limit: int | None = None) -> list[TracedRequest]:
                         f"{path}, line {number} is neither of an Azure (.csv) nor a Mooncake (.jsonl) trace: {error!r}.",
                         field="dataset_path",
                     ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidRequestError(
             f"The trace {path} cannot be read: {in_words(error)}.", field="dataset_path"
         ) from error
