@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from quire.checkpoint.model_config import LayerConfig, ModelConfig, RopeConfig
-from quire.kernels import native
+from quire.kernels import native_module
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A script that runs the tests in the background makes them, and the programs they start, ignore Ctrl-C.
@@ -24,15 +24,15 @@ settings.register_profile("default", deadline=None, max_examples=50, suppress_he
 settings.register_profile("nightly", deadline=None, max_examples=2000, suppress_health_check=list(HealthCheck))
 settings.load_profile("default")
 
-NUM_THREADS = native.thread_count()
+NUM_THREADS = native_module.thread_count()
 
 
 @pytest.fixture(autouse=True)
 def what_this_thread_computes_with() -> Iterator[None]:
     """The same for each test: an LLM's steps leave its instruction set and threads to the thread that asked for them."""
     yield
-    native.use_instruction_set(None)
-    native.use_num_threads(NUM_THREADS)
+    native_module.use_instruction_set(None)
+    native_module.use_num_threads(NUM_THREADS)
 
 
 @pytest.fixture

@@ -56,6 +56,11 @@ def test_a_servers_knob_of_another_kind(knob: str, value: Any, wanted: str) -> N
     assert refusal.value.field == knob
 
 
+def test_an_empty_host_is_no_way_to_ask_for_every_network() -> None:
+    with pytest.raises(InvalidRequestError, match=r"host is empty; .* 0\.0\.0\.0"):
+        ServerConfig(host="")
+
+
 @pytest.mark.parametrize(
     ("knob", "names"), [("tool_call_parser", set(TOOL_FORMATS)), ("reasoning_parser", set(REASONING_STYLES))]
 )

@@ -57,6 +57,12 @@ def test_a_message_that_does_not_fit_is_refused_and_forgotten(
     assert answers(quire, tiny_llama, "x" * 600 + "\nhello\n", exit_code=1) == hello_alone
 
 
+def test_an_answer_that_failed_is_said_so(quire: RunQuire, overflowing_llama: Path) -> None:
+    result = quire("chat", "--model", overflowing_llama, "--quiet", stdin="hello\n")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "are not finite" in result.stderr
+
+
 def test_the_system_message_counts(quire: RunQuire, tiny_llama: Path, hello_alone: str) -> None:
     assert answers(quire, tiny_llama, "hello\n", "--system", "Be brief.") != hello_alone
 

@@ -33,6 +33,16 @@ def test_generate_reads_stdin_and_prints_json(quire: RunQuire, tiny_llama: Path)
     assert output["finish_reason"] in ("stop", "length")
 
 
+def test_a_prompt_that_cannot_be_continued_is_said_so(quire: RunQuire, overflowing_llama: Path) -> None:
+    result = quire("generate", "Hello", "World", "--model", overflowing_llama, *GREEDY, "--quiet")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.count("are not finite") == 2
+    result = quire("generate", "Hello", "--json", "--model", overflowing_llama, *GREEDY, "--quiet")
+    output = json.loads(result.stdout)
+    assert (result.returncode, output["finish_reason"]) == (1, "error")
+    assert "are not finite" in output["error"]
+
+
 def test_the_seed_decides_the_text(quire: RunQuire, tiny_llama: Path) -> None:
     def texts(seed: int) -> list[str]:
         result = quire("generate", "a", "a", "--json", "--model", tiny_llama, "--max-tokens", 16, "--seed", seed)

@@ -140,3 +140,32 @@ def test_ctrl_c_ends_a_command_with_130(tiny_llama: Path) -> None:
         assert process.returncode == 130
         # What it says of itself as it begins may come before the signal.
         assert all(line.startswith("Native kernels") for line in process.stderr)
+
+
+def test_a_folder_for_temporary_files_of_too_long_a_path_is_one_line(tmp_path: Path, tiny_llama: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    process = subprocess.run(
+        [QUIRE, "serve", str(tiny_llama), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**ENVIRONMENT, "TMPDIR": str(folder)},
+    )
+    assert process.returncode == 1
+    assert process.stderr.count("\n") == 1
+    assert "set TMPDIR to a shorter one" in process.stderr
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None])
+def test_a_chat_template_that_cannot_be_read_is_one_line(
+    quire: RunQuire, tmp_path: Path, tiny_llama: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "template.jinja"
+    if content is not None:
+        path.write_bytes(content)
+    result = quire("serve", tiny_llama, "--port", 0, "--chat-template", path)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "template in UTF-8" in result.stderr

@@ -75,13 +75,13 @@ def test_without_parsers_text_is_content() -> None:
 def test_a_format_makes_parsers_for_requests() -> None:
     answer_format = format_of(QWEN3)
     assert answer_format.skips_special_tokens
-    answer = answer_format.parser("…assistant\n", TOOLS, AUTO).parse_whole(TEXT)
+    answer = answer_format.parser(TOOLS, AUTO).parse_whole(TEXT)
     assert answer.reasoning == "I need the time: <tool_call>."
     assert [call.name for call in answer.tool_calls] == ["now"]
-    inside = answer_format.parser("…assistant\n<think>\n", TOOLS, AUTO).parse_whole("so\n</think>ok")
+    inside = answer_format.parser(TOOLS, AUTO, starts_inside=True).parse_whole("so\n</think>ok")
     assert (inside.reasoning, inside.content) == ("so", "ok")
     for tools, choice in ((TOOLS, ToolChoice("none")), ((), NO_TOOLS)):
-        plain = answer_format.parser("…assistant\n", tools, choice).parse_whole("<tool_call>")
+        plain = answer_format.parser(tools, choice).parse_whole("<tool_call>")
         assert plain.content == "<tool_call>"
 
 
@@ -89,7 +89,7 @@ def test_one_call_where_only_one_was_asked_for() -> None:
     answer_format = format_of(QWEN3)
     text = '<tool_call>{"name": "now"}</tool_call>' * 2
     for choice, parallel, num_calls in ((AUTO, True, 2), (AUTO, False, 1), (ToolChoice("named", "now"), True, 1)):
-        parser = answer_format.parser("", TOOLS, choice, parallel=parallel)
+        parser = answer_format.parser(TOOLS, choice, parallel=parallel)
         assert len(parser.parse_whole(text).tool_calls) == num_calls
         assert parser.num_tool_calls > 0
 
@@ -99,11 +99,11 @@ def test_marks_that_are_special_tokens_must_be_shown_and_end_tokens_hidden() -> 
     assert not answer_format.skips_special_tokens
     assert answer_format.token_ids == {"[TOOL_CALLS]": FIRST_ADDED_ID}
     text = '[TOOL_CALLS][{"name": "now", "arguments": {}}]</s>'
-    answer = answer_format.parser("", TOOLS, AUTO).parse_whole(text)
+    answer = answer_format.parser(TOOLS, AUTO).parse_whole(text)
     assert (answer.content, len(answer.tool_calls)) == (None, 1)
-    constraint = answer_format.constraint("", TOOLS, ToolChoice("required"))
-    assert constraint is not None
-    assert f"start: <[{FIRST_ADDED_ID}]>" in constraint["grammar"]
+    grammar = answer_format.constraint(TOOLS, ToolChoice("required"))
+    assert grammar is not None
+    assert f"start: <[{FIRST_ADDED_ID}]>" in grammar
 
 
 def test_marks_that_are_plain_tokens_are_seen_anyway() -> None:
@@ -124,8 +124,8 @@ def test_the_template_for_tools_decides() -> None:
 def test_names_override_the_template() -> None:
     none = format_of(QWEN3, tool_call_parser="none", reasoning_parser="none")
     assert none == AnswerFormat(None, None, QWEN3)
-    assert none.constraint("", TOOLS, AUTO) is None
-    assert none.parser("", TOOLS, AUTO).parse_whole(TEXT).content == TEXT
+    assert none.constraint(TOOLS, AUTO) is None
+    assert none.parser(TOOLS, AUTO).parse_whole(TEXT).content == TEXT
     llama = format_of(QWEN3, tool_call_parser="llama3_json", reasoning_parser="none")
     text = json.dumps({"name": "now", "parameters": {}})
-    assert len(llama.parser("", TOOLS, AUTO).parse_whole(text).tool_calls) == 1
+    assert len(llama.parser(TOOLS, AUTO).parse_whole(text).tool_calls) == 1

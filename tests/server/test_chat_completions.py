@@ -87,7 +87,9 @@ def test_an_answer_has_what_openai_says(tiny_server: RunningServer) -> None:
     assert chat(tiny_server, max_completion_tokens=10).choices[0].message.content == choice.message.content
 
 
-@pytest.mark.parametrize("fields", [{}, {"n": 3}, {"stop": ["a", "e"]}, {"logprobs": True, "top_logprobs": 3}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"n": 3}, {"stop": ["a", "e"]}, {"logprobs": True, "top_logprobs": 3}, {"top_logprobs": 0}]
+)
 def test_a_stream_concatenates_to_the_whole(tiny_server: RunningServer, fields: dict[str, Any]) -> None:
     whole, parts = chat(tiny_server, **fields), chunks(tiny_server, **fields)
     for choice in whole.choices:

@@ -247,7 +247,7 @@ def test_a_prompt_that_fits_is_kept_whatever_the_answer_may_take(tiny_server: Ru
         ({"prompt": [[]]}, "prompt.0"),
         ({"prompt": ""}, "prompt"),
         ({"prompt": ["a", 1]}, "prompt"),
-        ({"prompt": ["a", ""], "stream": True}, "prompt"),
+        ({"prompt": ["a", ""], "stream": True}, "prompt[1]"),
         ({"prompt": [-1]}, "prompt.0"),
         ({"prompt": [320]}, "prompt"),
         ({"prompt": [True]}, "prompt"),
@@ -331,3 +331,24 @@ def test_structured_outputs(tiny_server: RunningServer) -> None:
     digits = complete(tiny_server, extra_body={"structured_outputs": {"regex": "[0-9]{5}"}}).choices[0].text
     assert len(digits) == 5
     assert digits.isdigit()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("more", [{}, {"truncate_prompt_tokens": -1}, {"add_special_tokens": False}])
+def test_of_several_prompts_the_refused_one_is_named(
+    tiny_server: RunningServer, more: dict[str, Any], stream: bool
+) -> None:
+    body = {"prompt": ["a", "b", ""], "max_tokens": 1, "stream": stream, **more}
+    answer = tiny_server.http.post("/v1/completions", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == "prompt[2]"
+    assert error["message"].startswith("prompt[2]: The prompt has no tokens")
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_a_body_that_is_not_announced_as_json_is_told_so(tiny_server: RunningServer, kind: str | None) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = tiny_server.http.post("/v1/completions", content=b'{"prompt": "a"}', headers=headers)
+    assert answer.status_code == 400
+    assert "Content-Type: application/json" in answer.json()["error"]["message"]

@@ -151,6 +151,70 @@ def test_a_client_that_leaves_is_noticed_whatever_it_sent_behind(num_requests: i
     serve(test, reader_timeout_s=PATIENCE_S)
 
 
+UPGRADE = b"Host: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("rest", [b"Content-Length: 5\r\n\r\nabcde", CHUNKED], ids=["length", "chunked"])
+@pytest.mark.parametrize("step", [1, 40, 1000])
+def test_a_wish_for_another_protocol_is_passed_over(step: int, rest: bytes) -> None:
+    async def test(connect: Connect, state: ServerState) -> None:
+        request = b"POST / HTTP/1.1\r\n" + UPGRADE + rest
+        reader, writer = await connect()
+        for _ in range(2):
+            for start in range(0, len(request), step):
+                writer.write(request[start : start + step])
+                await asyncio.sleep(0)
+            answer = await reader.readuntil(b"0\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"\r\nabcde\r\n" in answer
+        writer.close()
+        await until_closed(state)
+
+    serve(test)
+
+
+def test_without_a_body_too() -> None:
+    async def test(connect: Connect, state: ServerState) -> None:
+        answer = await ask(connect, b"GET / HTTP/1.1\r\n" + UPGRADE + b"\r\n")
+        assert answer.count(b"HTTP/1.1 200 ") == 1
+
+    serve(test)
+
+
+def test_a_body_is_no_request_whatever_protocol_is_wished_for() -> None:
+    async def test(connect: Connect, state: ServerState) -> None:
+        hidden = b"POST /hidden HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+        reader, writer = await connect()
+        writer.write(b"POST / HTTP/1.1\r\n" + UPGRADE + b"Content-Length: %d\r\n\r\n" % len(hidden))
+        await asyncio.sleep(0.05)
+        writer.write(hidden)
+        answer = await reader.read()
+        assert answer.count(b"HTTP/1.1 200 ") == 1
+        assert hidden in answer, "the body comes back"
+        writer.close()
+
+    serve(test)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+        b"Content-Length: x\r\n\r\nabcde",
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+    ],
+)
+def test_a_body_of_no_certain_length_is_400_beside_such_a_wish(rest: bytes) -> None:
+    async def test(connect: Connect, state: ServerState) -> None:
+        answer = await ask(connect, b"POST / HTTP/1.1\r\n" + UPGRADE + rest)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        await until_closed(state)
+
+    serve(test)
+
+
 def test_a_body_that_does_not_parse_is_400() -> None:
     async def test(connect: Connect, state: ServerState) -> None:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

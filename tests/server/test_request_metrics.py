@@ -27,10 +27,12 @@ from quire.server.admission import Admission
 from quire.server.metrics import Metrics
 from quire.server.outputs import collect
 from quire.server.request_record import RequestRecord
+from quire.server.schemas.sampling import GenerationFields
 from quire.server.serving import Origin, generate
 
 PROMPT = {"prompt_token_ids": list(range(10, 40))}
 ORIGIN = Origin("text_completion", "/v1/completions", "key-1", "key-1", "mine", None, None, True, time.monotonic())
+BODY = GenerationFields()
 
 
 class Records:
@@ -70,7 +72,7 @@ def run(state: Any, leave_after: int | None = None, **params: Any) -> None:
     """One request; the client may leave after so many outputs."""
 
     async def ask() -> None:
-        outputs = generate(state, ORIGIN, PROMPT, SamplingParams(ignore_eos=True, **params))
+        outputs = generate(state, ORIGIN, PROMPT, SamplingParams(ignore_eos=True, **params), BODY)
         async with aclosing(outputs):
             number = 0
             async for _ in outputs:
@@ -126,7 +128,7 @@ def test_a_client_that_leaves_as_an_output_comes_is_noticed(limits: dict[str, fl
                 yield RequestOutput("0", "p", [1], [], False)
 
         async def read() -> None:
-            async for _ in generate(state, ORIGIN, PROMPT, SamplingParams()):
+            async for _ in generate(state, ORIGIN, PROMPT, SamplingParams(), BODY):
                 pass
 
         state.llm.generate = outputs
@@ -174,7 +176,7 @@ def test_a_sample_that_fails_is_recorded_as_what_it_is_answered(
 
     state = state_over(SimpleNamespace(generate=outputs))
     with pytest.raises(kind, match="at position 3"):
-        asyncio.run(collect(generate(state, ORIGIN, PROMPT, SamplingParams())))
+        asyncio.run(collect(generate(state, ORIGIN, PROMPT, SamplingParams(), BODY)))
     (record,) = state.tracer.all
     assert (record.status, record.error, record.finish_reason) == (status, kind.__name__, finish_reason)
 

@@ -62,7 +62,7 @@ class Watched:
     def truth(self) -> tuple[list[int], dict[int, list[list[int]]]]:
         """Each block's state, and the tables of who holds blocks, from counting holders one by one."""
         kv = self.harness.kv
-        holders = [s for s in self.sequences if kv.holds_blocks(s)]
+        holders = [s for s in self.sequences if kv.tables(s) is not None]
         tables = {s.seq_id: kv.block_ids(s) for s in holders}
         counts = [0] * (kv.pool.num_blocks + 1)
         for table in tables.values():

@@ -6,7 +6,7 @@ import sys
 import time
 
 
-class Answer:
+class StreamedAnswer:
     """What has been streamed of one answer, and how fast."""
 
     def __init__(self) -> None:

@@ -13,16 +13,17 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 from typing import Any, Protocol
 
-from quire.cli.answer import Answer, tell
+from quire.cli.answer import StreamedAnswer, tell
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
 from quire.cli.sampling_flags import add_sampling_flags, request_fields, sampling_params
 from quire.cli.server_flags import add_server_flags, check_who_computes, server_address
 from quire.client.address import RemoteError
 from quire.client.discovery import find_model
 from quire.client.remote_chat import RemoteModel
+from quire.core.outputs import check_sample
 from quire.core.sampling_params import OutputKind, SamplingParams
 from quire.engine.async_llm import AsyncLLM
-from quire.errors import InvalidRequestError
+from quire.errors import GenerationFailedError, InvalidRequestError
 
 Message = dict[str, str]
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             stack.callback(llm.shutdown)
             model = LocalChat(llm, sampling_params(args, OutputKind.DELTA))
         runner = stack.enter_context(asyncio.Runner())
-        return Conversation(model, system, runner, quiet=args.quiet).run()
+        return ChatSession(model, system, runner, quiet=args.quiet).run()
 
 
 class ChatModel(Protocol):
@@ -69,6 +70,7 @@ class LocalChat:
         prompt = await self._llm.chat_prompt(messages)
         async with aclosing(self._llm.generate(prompt, self._params)) as outputs:
             async for output in outputs:
+                check_sample(output.outputs[0])
                 yield output.outputs[0].text, len(output.outputs[0].token_ids)
 
 
@@ -83,7 +85,7 @@ class RemoteChat:
         return self._model.chat(messages, self._fields)
 
 
-class Conversation:
+class ChatSession:
     """The turns so far and the loop that adds to them. `quiet` leaves out how fast an answer came."""
 
     def __init__(self, model: ChatModel, system: list[Message], runner: asyncio.Runner, *, quiet: bool) -> None:
@@ -129,7 +131,7 @@ class Conversation:
             self._take_turn(message)
 
     def _take_turn(self, message: str) -> None:
-        answer = Answer()
+        answer = StreamedAnswer()
         self._messages.append({"role": "user", "content": message})
         try:
             # The runner turns Ctrl-C into a cancellation of the task: the request is aborted, the connection closed.
@@ -138,14 +140,14 @@ class Conversation:
             if not self._interactive:
                 raise
             tell(f"\n(stopped) {answer.speed()}")
-        except (InvalidRequestError, RemoteError) as error:
+        except (InvalidRequestError, GenerationFailedError, RemoteError) as error:
             self._messages.pop()
             self._failed = True
             tell(f"error: {error} /clear starts over.")
             return
         self._messages.append({"role": "assistant", "content": answer.text})
 
-    async def _stream(self, answer: Answer) -> None:
+    async def _stream(self, answer: StreamedAnswer) -> None:
         async with aclosing(self._model.answer(self._messages)) as pieces:
             async for text, num_tokens in pieces:
                 answer.append(text, num_tokens)

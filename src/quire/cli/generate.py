@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 
+from quire.cli.answer import tell
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
 from quire.cli.sampling_flags import add_sampling_flags, sampling_params
 from quire.core.outputs import RequestOutput
@@ -21,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_flags(parser, OF_EVERY_MODEL)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
+    """The exit code is 1 if a prompt could not be continued."""
     params = sampling_params(args, OutputKind.FINAL_ONLY)
     prompts = args.prompts or [sys.stdin.read().rstrip("\n")]
     with LLM(**engine_arguments(args)) as llm:
@@ -31,8 +33,15 @@ def run(args: argparse.Namespace) -> None:
             outputs = llm.chat(conversations, params, use_tqdm=show_progress)
         else:
             outputs = llm.generate(prompts, params, use_tqdm=show_progress)
+    failed = False
     for prompt, output in zip(prompts, outputs, strict=True):
-        print(_as_json(prompt, output) if args.json else _as_text(prompt, output, len(prompts), args.chat))
+        error = output.outputs[0].error
+        if error is not None:
+            failed = True
+            tell(f"error: {error}")
+        if error is None or args.json:
+            print(_as_json(prompt, output) if args.json else _as_text(prompt, output, len(prompts), args.chat))
+    return int(failed)
 
 
 def _as_text(prompt: str, output: RequestOutput, num_prompts: int, chat: bool) -> str:
@@ -50,6 +59,7 @@ def _as_json(prompt: str, output: RequestOutput) -> str:
             "prompt": prompt,
             "text": completion.text,
             "finish_reason": completion.finish_reason,
+            "error": None if completion.error is None else completion.error.sentence,
             "num_prompt_tokens": len(output.prompt_token_ids),
             "num_cached_tokens": output.num_cached_tokens,
             "token_ids": completion.token_ids,

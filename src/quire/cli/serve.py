@@ -10,7 +10,7 @@ from pathlib import Path
 from quire.cli.config_flags import add_config_flags
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
 from quire.config import MODEL_HELP, EngineConfig, ServerConfig
-from quire.errors import InvalidRequestError
+from quire.errors import InvalidRequestError, in_words
 from quire.server.supervisor import serve
 
 API_KEY_VARIABLE = "QUIRE_API_KEY"
@@ -49,9 +49,13 @@ def _check(config: ServerConfig) -> None:
         from quire.server.tracing_setup import check_endpoint
 
         check_endpoint(config.otlp_endpoint)
-    if config.chat_template is not None and not Path(config.chat_template).is_file():
-        raise InvalidRequestError(
-            f"There is no file {config.chat_template!r}; chat_template is the path of a Jinja template.",
-            field="chat_template",
-            value=config.chat_template,
-        )
+    if config.chat_template is not None:
+        try:
+            Path(config.chat_template).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InvalidRequestError(
+                f"chat_template {config.chat_template!r} cannot be read ({in_words(error)}); give the path of a Jinja"
+                " template in UTF-8.",
+                field="chat_template",
+                value=config.chat_template,
+            ) from error

@@ -16,6 +16,8 @@ PUBLIC_PATHS = frozenset(("/", "/health", "/health/live", "/health/ready", "/pin
 PUBLIC_FOLDER = "/page/"
 PUBLIC_METHODS = frozenset(("GET", "HEAD"))
 ANY = "*"
+KEY_NAME = "quire.key_name"
+"""Where the scope of a request says which key let it in."""
 
 
 def is_public(method: str, path: str) -> bool:
@@ -24,24 +26,34 @@ def is_public(method: str, path: str) -> bool:
 
 
 class KeyRing:
-    """The API keys; without any, everybody may call. Only their SHA-256 is kept."""
+    """The API keys. Only their SHA-256 is kept."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key.encode()) for key in keys]
 
-    def opens(self, headers: Headers) -> bool:
-        """Does a header hold one of the keys? The time depends neither on which key it is nor on how much of it is right."""
-        if not self._digests:
-            return True
-        found = False
-        for given in _given_keys(headers):
+    def __bool__(self) -> bool:
+        """Whether there are any; else everybody may call."""
+        return bool(self._digests)
+
+    def find(self, headers: Headers) -> bytes | None:
+        """The key that a header holds, however that spells it. The time depends neither on which one it is nor on how much of
+        it is right."""
+        found = None
+        for given in given_keys(headers):
             digest = _digest(given)
             for key in self._digests:
-                found |= hmac.compare_digest(digest, key)
+                if hmac.compare_digest(digest, key):
+                    found = given
         return found
 
 
-def _given_keys(headers: Headers) -> list[bytes]:
+def key_name(key: bytes) -> str:
+    """What counts and logs call whoever has the key: it does not tell the key."""
+    return "key-" + _digest(key).hex()[:16]
+
+
+def given_keys(headers: Headers) -> list[bytes]:
+    """Those that headers hold, right or not."""
     keys = []
     for name, value in headers:
         if name == b"x-api-key":

@@ -46,7 +46,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ParsedAnswer:
     """A whole answer; empty content or reasoning is None."""
 
     content: str | None
@@ -72,7 +72,7 @@ def _kind(event: Event) -> tuple[type, int]:
     return type(event), event.index if isinstance(event, ToolCallStart | ToolCallArguments) else 0
 
 
-def collect_answer(events: Iterable[Event]) -> Answer:
+def collect_answer(events: Iterable[Event]) -> ParsedAnswer:
     """The whole answer that the events make."""
     content: list[str] = []
     reasoning: list[str] = []
@@ -90,4 +90,4 @@ def collect_answer(events: Iterable[Event]) -> Answer:
             case ToolCallArguments(index, text):
                 arguments[index].append(text)
     calls = [ToolCall(start.id, start.name, "".join(texts)) for start, texts in zip(starts, arguments, strict=True)]
-    return Answer("".join(content) or None, "".join(reasoning) or None, tuple(calls))
+    return ParsedAnswer("".join(content) or None, "".join(reasoning) or None, tuple(calls))

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.engine.tokenizer import Tokenizer
-from quire.server.answer_events import Answer, ContentDelta, Event, collect_answer, merge_events
+from quire.server.answer_events import ContentDelta, Event, ParsedAnswer, collect_answer, merge_events
 from quire.server.reasoning.parser import ReasoningParser
-from quire.server.reasoning.registry import ReasoningStyle, choose_reasoning_style, prompt_opens_reasoning
-from quire.server.text_reader import Markers, Steps, TextReader
+from quire.server.reasoning.registry import ReasoningStyle, choose_reasoning_style
+from quire.server.text_reader import Markers, Reading, TextReader
 from quire.server.text_stage import TextStage
 from quire.server.tools.constraint import tool_constraint
 from quire.server.tools.definitions import Tool, ToolChoice
@@ -53,7 +53,7 @@ class AnswerParser:
             events += _run(self._stages[index + 1 :], stage.finish())
         return merge_events(events)
 
-    def parse_whole(self, text: str) -> Answer:
+    def parse_whole(self, text: str) -> ParsedAnswer:
         """The answer that a whole text is."""
         return collect_answer([*self.feed(text), *self.finish()])
 
@@ -74,7 +74,7 @@ class _HidingStage(TextStage):
         self._markers = Markers(hidden)
         super().__init__(TextReader())
 
-    def _read(self) -> Steps[None]:
+    def _read(self) -> Reading[None]:
         while (yield from self._reader.copy_until(self._markers, self._put)) is not None:
             self._reader.unmark()
 
@@ -102,11 +102,12 @@ class AnswerFormat:
         """What the chat template gets as its `messages` and its `tools`."""
         return for_template(messages, tools, self.tools, self.chat_template)
 
-    def parser(self, prompt: str, tools: Sequence[Tool], choice: ToolChoice, *, parallel: bool = True) -> AnswerParser:
-        """A parser for one answer to the (rendered) prompt."""
+    def parser(
+        self, tools: Sequence[Tool], choice: ToolChoice, *, parallel: bool = True, starts_inside: bool = False
+    ) -> AnswerParser:
+        """A parser for one answer. `starts_inside`: within the reasoning, which the prompt has opened."""
         reasoning = calls = None
         if self.reasoning is not None:
-            starts_inside = prompt_opens_reasoning(self.reasoning, prompt)
             reasoning = ReasoningParser(self.reasoning, starts_inside=starts_inside)
         if self.tools is not None and tools and choice.mode != "none":
             single = not parallel or choice.mode == "named"
@@ -114,16 +115,16 @@ class AnswerFormat:
         return AnswerParser(reasoning, calls, self.hidden)
 
     def constraint(
-        self, prompt: str, tools: Sequence[Tool], choice: ToolChoice, *, parallel: bool = True
-    ) -> dict[str, str] | None:
-        """What structured output must enforce for `choice`, as its keyword; None for nothing."""
+        self, tools: Sequence[Tool], choice: ToolChoice, *, parallel: bool = True, starts_inside: bool = False
+    ) -> str | None:
+        """The grammar that structured output must enforce for `choice`; None for nothing."""
         return tool_constraint(
             tools,
             choice,
             self.tools,
             parallel=parallel,
             reasoning=self.reasoning,
-            starts_inside_reasoning=self.reasoning is not None and prompt_opens_reasoning(self.reasoning, prompt),
+            starts_inside_reasoning=starts_inside,
             token_ids=self.token_ids,
         )
 

@@ -12,6 +12,7 @@ from quire.engine.chat_template import render_chat
 from quire.engine.input_processor import Prompt
 from quire.errors import InvalidRequestError
 from quire.server.answer_parser import AnswerFormat, AnswerParser, choose_answer_format
+from quire.server.reasoning.registry import prompt_opens_reasoning
 from quire.server.state import ServerState
 from quire.server.tools.definitions import NO_TOOLS, Tool, ToolChoice
 
@@ -75,17 +76,23 @@ class ChatTurn:
         content = _plain_message(messages[-1], len(messages) - 1).get("content")
         return content if isinstance(content, str) else ""
 
+    @property
+    def _opens_reasoning(self) -> bool:
+        style = self.answer_format.reasoning
+        return style is not None and prompt_opens_reasoning(style, self.text, self.continued)
+
     def parser(self) -> AnswerParser:
         """For one sample."""
-        talk = self.conversation
-        prompt = "" if self.follows_shape else self.text
-        return self.answer_format.parser(prompt, talk.usable_tools, talk.choice, parallel=talk.parallel)
+        talk, inside = self.conversation, self._opens_reasoning and not self.follows_shape
+        return self.answer_format.parser(talk.usable_tools, talk.choice, parallel=talk.parallel, starts_inside=inside)
 
     def constraint(self) -> StructuredOutputs | None:
         """The grammar under which the model makes the calls it must make. Raises InvalidRequestError."""
-        talk = self.conversation
-        wanted = self.answer_format.constraint(self.text, talk.usable_tools, talk.choice, parallel=talk.parallel)
-        return None if wanted is None else StructuredOutputs(grammar=wanted["grammar"])
+        talk, inside = self.conversation, self._opens_reasoning
+        grammar = self.answer_format.constraint(
+            talk.usable_tools, talk.choice, parallel=talk.parallel, starts_inside=inside
+        )
+        return None if grammar is None else StructuredOutputs(grammar=grammar)
 
     def structure(
         self, wanted: tuple[StructuredOutputs, str] | None

@@ -6,7 +6,14 @@ from msgspec import UNSET
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.engine.tokenizer import Tokenizer
-from quire.server.answer_events import Answer, ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
+from quire.server.answer_events import (
+    ContentDelta,
+    Event,
+    ParsedAnswer,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallStart,
+)
 from quire.server.answer_parser import AnswerParser
 from quire.server.chat_turn import ChatTurn
 from quire.server.logprobs import chat_logprobs, prompt_logprobs
@@ -77,9 +84,9 @@ class ChatWriter:
             sample.token_ids if self._body.return_token_ids else UNSET,
         )
 
-    def _answer(self, sample: CompletionOutput) -> Answer:
+    def _answer(self, sample: CompletionOutput) -> ParsedAnswer:
         if not self._turn.reads_marks:
-            return Answer(sample.text, None, ())
+            return ParsedAnswer(sample.text, None, ())
         return self._turn.parser().parse_whole(sample.text)
 
     def chunk(self, output: RequestOutput) -> bytes:

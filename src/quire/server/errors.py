@@ -19,6 +19,7 @@ from quire.errors import (
     EngineDeadError,
     GenerationFailedError,
     InvalidRequestError,
+    QuireError,
     RequestTimeoutError,
 )
 from quire.server.admission import RETRY_AFTER_S, DrainingError, OverloadedError
@@ -88,19 +89,7 @@ def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute] = ()) -> None:
             headers["Allow"] = _allowed_methods(routes, request.scope) or headers["Allow"]
         return error_response(request.url.path, status, body, headers)
 
-    for kind in (
-        InvalidRequestError,
-        ChatTemplateError,
-        OverloadedError,
-        DrainingError,
-        EngineDeadError,
-        RequestTimeoutError,
-        GenerationFailedError,
-        RequestValidationError,
-        RecursionError,
-        HTTPException,
-        Exception,
-    ):
+    for kind in (QuireError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)
     app.add_middleware(UnforeseenErrors)
 
@@ -146,6 +135,9 @@ def _validation_error(error: RequestValidationError) -> dict[str, Any]:
     first = error.errors()[0]
     parts = [str(part) for part in first["loc"][1:]]
     field = _cut(".".join(part for part in parts if not part.startswith(HIDDEN_TAG)), MAX_VALUE_LENGTH) or None
+    if isinstance(first.get("input"), bytes):
+        # FastAPI reads as JSON only what is called so.
+        return error_object(400, "The body is not announced as JSON; send 'Content-Type: application/json'.")
     given = _cut(repr(first.get("input")), MAX_VALUE_LENGTH)
     if first["type"] == "json_invalid":
         return error_object(

@@ -11,6 +11,7 @@ import struct
 from http import HTTPStatus
 from typing import Any
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -41,6 +42,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Ends a connection whose client does not read. Set while its buffer is full."""
         self._head_size = 0
         self._in_head = True
+        self._replaying = False
+        """Whether the parser is shown a head again that was taken in."""
         self._refusal: tuple[HTTPStatus, str] | None = None
         self._discarding = False
 
@@ -60,14 +63,40 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._discarding:
             return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._in_head and not self._discarding:
             # What the parser holds of a header that has not ended.
             self._head_size += len(data)
             if self._head_size > MAX_HEAD_SIZE:
                 self._refuse(*_head_too_large())
 
+    def _parse(self, data: bytes) -> None:
+        """uvicorn leaves out what follows the head of a request that would rather speak another protocol, and takes its body for the
+        next request. Here the wish is passed over (RFC 9110, 7.8): Java's client has it in its first request."""
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = data[upgrade.args[0] :]
+                    self._go_on_without_upgrade()
+        except httptools.HttpParserError as error:
+            self.send_400_response(str(error))
+
+    def _go_on_without_upgrade(self) -> None:
+        """With a parser that has seen the same request without the wish."""
+        framing = (b"content-length", b"transfer-encoding")
+        fields = [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name in framing]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._replaying = True
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(fields))
+
     def on_message_begin(self) -> None:
+        if self._replaying:
+            return
         if self.cycle is not None and not self.cycle.response_complete:
             # A request behind one that is being answered: to keep it uvicorn would stop reading, and so not see the client leave. The
             # answer closes the connection instead, and the client sends the rest again (RFC 9112, 9.3.2).
@@ -78,7 +107,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head, self._head_size = True, 0
         self._expect_within(HEAD_TIMEOUT_S)
 
+    def on_url(self, url: bytes) -> None:
+        if not self._replaying:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._replaying:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if self._replaying:
+            self._replaying = False
+            return
         self._in_head = False
         size = len(self.url) + sum(len(name) + len(value) + COST_OF_A_HEADER for name, value in self.headers)
         if size > MAX_HEAD_SIZE:
@@ -88,6 +128,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect_within(BODY_TIMEOUT_S)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            # Its body comes yet: see `_parse`.
+            return
         super().on_message_complete()
         if self.cycle.response_complete:
             # Answered before it was all here; uvicorn's own timer is off by now.
@@ -96,7 +139,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expect_within(None)
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn calls when the parser, or a callback of it, refuses the request."""
+        """The parser, or a callback of it, refuses the request."""
         if self._discarding:
             return
         self._refuse(*(self._refusal or (HTTPStatus.BAD_REQUEST, "This is no HTTP/1.1 request: it does not parse.")))

@@ -11,9 +11,9 @@ from quire.server.chat_turn import ChatTurn
 from quire.server.errors import anthropic_error, describe
 from quire.server.schemas.message_answers import (
     BlockDelta,
+    BlockDeltaBody,
     BlockStart,
     BlockStop,
-    Delta,
     InputJSONDelta,
     MessageAnswer,
     MessageDelta,
@@ -111,7 +111,7 @@ class MessageWriter(AnswerWriter):
         status, body, _ = describe(error)
         self._events.append(event(anthropic_error(status, body), "error"))
 
-    def _emit_delta(self, delta: Delta) -> None:
+    def _emit_delta(self, delta: BlockDeltaBody) -> None:
         self._emit(BlockDelta(index=self._index, delta=delta))
 
     def _emit(self, made: MessageEvent) -> None:

@@ -11,20 +11,12 @@ from typing import TypeVar
 from quire import __version__
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import OutputKind
-from quire.errors import GenerationFailedError, InvalidRequestError
 from quire.server.schemas.answers import PromptTokensDetails, Usage
 from quire.server.state import ServerState
 
 FINGERPRINT = f"quire-{__version__}"
 
 Item = TypeVar("Item")
-
-
-def check_sample(sample: CompletionOutput) -> None:
-    """Raises GenerationFailedError if the engine gave the sample up, InvalidRequestError if the request asked for it."""
-    if sample.error is not None:
-        kind = InvalidRequestError if sample.error.cause == "nothing_left" else GenerationFailedError
-        raise kind(sample.error.sentence)
 
 
 def whole_output_kind(state: ServerState, stream: bool | None) -> OutputKind:

@@ -15,12 +15,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.config import ServerConfig
-from quire.server.access import ANY, KeyRing, Names, is_own_origin, is_public
+from quire.server.access import ANY, KEY_NAME, KeyRing, Names, is_own_origin, is_public, key_name
 from quire.server.error_object import error_object
 from quire.server.errors import error_response
+from quire.server.schemas.fields import MAX_REQUEST_ID_LENGTH
 from quire.server.state import ServerState
 
-MAX_REQUEST_ID_LENGTH = 128
 REQUEST_ID = "X-Request-Id"
 PRINTABLE = frozenset(string.printable.encode()) - frozenset(string.whitespace.encode()) | {ord(" ")}
 PREFLIGHT_CACHE_S = 600
@@ -57,10 +57,13 @@ class Gate:
         if scope["type"] != "http":
             # There are no other routes, and uvicorn is told to accept no others.
             return
-        if not is_public(scope["method"], scope["path"]) and not self._keys.opens(scope["headers"]):
-            message = "This needs an API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
-            await _refuse(scope, 401, message, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
-            return
+        if self._keys and not is_public(scope["method"], scope["path"]):
+            key = self._keys.find(scope["headers"])
+            if key is None:
+                message = "This needs an API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+                await _refuse(scope, 401, message, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+                return
+            scope[KEY_NAME] = key_name(key)
         refusal = self._foreign(scope)
         if refusal is not None:
             await _refuse(scope, 403, refusal)(scope, receive, send)

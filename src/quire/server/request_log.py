@@ -11,11 +11,11 @@ import logging
 import os
 import re
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
+from quire.config import LogFormat
 from quire.server.request_record import RequestRecord
 
-LogFormat = Literal["text", "json"]
 LOGGERS = ("quire", "uvicorn.error", "opentelemetry")
 STDERR = 2
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
@@ -12,18 +11,20 @@ from typing import TypeVar
 
 import msgspec
 from fastapi import HTTPException, Request, Response
+from starlette.types import Receive
 
 from quire.config import ServerConfig
-from quire.core.outputs import RequestOutput
+from quire.core.outputs import RequestOutput, check_sample
 from quire.core.sampling_params import SamplingParams
 from quire.engine.input_processor import Prompt
 from quire.engine.remote_engine import STILL_LOADING
 from quire.errors import EngineDeadError, InvalidRequestError, RequestTimeoutError
+from quire.server.access import KEY_NAME, given_keys, key_name
 from quire.server.errors import describe
 from quire.server.http_metrics import ARRIVAL_TIME
-from quire.server.outputs import check_sample
 from quire.server.request_log import log_request
 from quire.server.request_record import Operation, RequestRecord
+from quire.server.schemas.sampling import GenerationFields
 from quire.server.state import ServerState, server_state
 
 Result = TypeVar("Result")
@@ -74,7 +75,7 @@ def origin_of(
     return Origin(
         operation=operation,
         route=getattr(route, "path", "unknown"),
-        client=tenant_of(request) if server_state(request).config.api_key else address_of(request),
+        client=client_of(request),
         tenant=tenant_of(request) + (f"/{user}" if user else ""),
         client_id=headers.get("x-request-id", request_id),
         traceparent=headers.get("traceparent"),
@@ -84,11 +85,17 @@ def origin_of(
     )
 
 
+def client_of(request: Request) -> str:
+    return tenant_of(request) if server_state(request).config.api_key else address_of(request)
+
+
 def tenant_of(request: Request) -> str:
-    key = request.headers.get("authorization") or request.headers.get("x-api-key")
-    if key:
-        return "key-" + hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return address_of(request)
+    """The key that let it in; where none is needed the one that it has, if any, or the address."""
+    name: str | None = request.scope.get(KEY_NAME)
+    if name is not None:
+        return name
+    given = given_keys(request.scope["headers"])
+    return key_name(given[0]) if given else address_of(request)
 
 
 def address_of(request: Request) -> str:
@@ -100,17 +107,18 @@ async def generate(
     origin: Origin,
     prompt: Prompt,
     params: SamplingParams,
-    *,
-    priority: int = 0,
-    cache_salt: str | None = None,
+    body: GenerationFields,
 ) -> AsyncGenerator[RequestOutput, None]:
     """One prompt through the engine, admitted, timed and recorded. Closing the generator aborts the request.
 
-    No output has a sample that failed. Raises what `describe` in errors.py knows.
+    `body`: for its priority and cache salt. No output has a sample that failed. Raises what `describe` in errors.py
+    knows.
     """
     with recorded(state, origin) as record:
         record.n, record.max_tokens = params.n, params.max_tokens
-        outputs = state.llm.generate(prompt, params, priority=priority, cache_salt=cache_salt, tenant=origin.tenant)
+        outputs = state.llm.generate(
+            prompt, params, priority=body.priority or 0, cache_salt=body.cache_salt, tenant=origin.tenant
+        )
         async with aclosing(outputs):
             async for output in _within_limits(state, outputs, record.arrival_time):
                 _note(state, record, output)
@@ -118,6 +126,25 @@ async def generate(
                     # Here and not by whoever reads: the record is told what is raised here only.
                     check_sample(sample)
                 yield output
+
+
+@contextmanager
+def preparing(request: Request) -> Iterator[None]:
+    """Holds a place for a request while its prompt is rendered and tokenized: of megabytes that takes seconds. Raises OverloadedError
+    or DrainingError."""
+    with server_state(request).admission.enter(client_of(request)):
+        yield
+
+
+@contextmanager
+def prompt_named(field: str) -> Iterator[None]:
+    """Whoever sends several prompts is told which one is refused: that of this field."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        if error.field not in ("prompt", "prompt_token_ids"):
+            raise
+        raise InvalidRequestError(f"{field}: {error}", field=field, value=error.value) from error
 
 
 @contextmanager
@@ -226,13 +253,13 @@ def _close(state: ServerState, record: RequestRecord) -> None:
         state.tracer.trace(record)
 
 
-async def unless_client_leaves(request: Request, work: Awaitable[Result]) -> Result:
+async def unless_client_leaves(receive: Receive, work: Awaitable[Result]) -> Result:
     """The result of `work`, which is cancelled when the client closes its connection. Raises ClientGoneError then.
 
     To be called once the body has been read: from then on the connection has only its end left to tell.
     """
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
+    gone = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -244,26 +271,25 @@ async def unless_client_leaves(request: Request, work: Awaitable[Result]) -> Res
         await asyncio.gather(task, gone, return_exceptions=True)
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         continue
 
 
-async def require_ready(request: Request) -> ServerState:
-    """The state of a server that can generate. Raises EngineDeadError (503) while it cannot."""
+async def require_ready(request: Request, model: str | None = None) -> ServerState:
+    """The state of a server that can generate. Raises EngineDeadError (503) while it cannot.
+
+    `model`: which the request names, if any. Raises 404 for another than the one that is served.
+    """
     state = server_state(request)
     state.connection.check_alive()
     if not state.connection.ready:
         await state.connection.wait_if_loaded()
     if not state.connection.ready:
         raise EngineDeadError(STILL_LOADING)
+    if model is not None and model != state.model_name:
+        raise HTTPException(404, f"There is no model {model!r:.100} here; this server has {state.model_name!r}.")
     return state
-
-
-def check_model(state: ServerState, name: str | None) -> None:
-    """Raises 404 for another model than the one that is served; no name will do."""
-    if name is not None and name != state.model_name:
-        raise HTTPException(404, f"There is no model {name!r:.100} here; this server has {state.model_name!r}.")
 
 
 def json_response(answer: object, headers: Mapping[str, str] | None = None) -> Response:

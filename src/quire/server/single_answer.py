@@ -182,15 +182,12 @@ async def respond(
 ) -> Response:
     """Runs the turn and answers it, whole or in events. `structure_field`: where the request asks for a structure."""
     origin = origin_of(request, "chat", stream=bool(body.stream), user=user, request_id=body.request_id)
-    headers = {} if body.request_id is None else {"X-Request-Id": body.request_id}
-    outputs = generate(
-        server_state(request), origin, turn.prompt, params, priority=body.priority or 0, cache_salt=body.cache_salt
-    )
+    outputs = generate(server_state(request), origin, turn.prompt, params, body)
     with structure_named(structure_field):
         if body.stream:
-            return await EventStream.begin(request, write_events(writer, outputs), headers)
-        writer.write(await unless_client_leaves(request, collect(outputs)))
-    return json_response(writer.whole(), headers)
+            return await EventStream.begin(request, write_events(writer, outputs), body.answer_headers)
+        writer.write(await unless_client_leaves(request.receive, collect(outputs)))
+    return json_response(writer.whole(), body.answer_headers)
 
 
 async def write_events(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from typing import Self
 
 import msgspec
@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.server.errors import describe
-from quire.server.serving import unless_client_leaves
+from quire.server.serving import ClientGoneError, unless_client_leaves
 
 DONE = b"data: [DONE]\n\n"
 _encoder = msgspec.json.Encoder()
@@ -46,23 +46,17 @@ class EventStream(Response):
         Raises what `events` raises, and ClientGoneError.
         """
         try:
-            first = await unless_client_leaves(request, anext(events))
+            first = await unless_client_leaves(request.receive, anext(events))
         except BaseException:
             await events.aclose()
             raise
         return cls(events, headers, first=first)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reader_left = asyncio.ensure_future(_disconnected(receive))
-        writing = asyncio.ensure_future(self._write(send))
         try:
-            await asyncio.wait({reader_left, writing}, return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():
-                writing.result()
+            with suppress(ClientGoneError):
+                await unless_client_leaves(receive, self._write(send))
         finally:
-            for task in (reader_left, writing):
-                task.cancel()
-            await asyncio.gather(reader_left, writing, return_exceptions=True)
             await self._events.aclose()
 
     async def _write(self, send: Send) -> None:
@@ -75,8 +69,3 @@ class EventStream(Response):
         except Exception as error:
             await send({"type": "http.response.body", "body": event(describe(error)[1]), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        continue

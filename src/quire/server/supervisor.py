@@ -27,6 +27,8 @@ from quire.errors import QuireError, in_words
 
 logger = logging.getLogger("quire")
 
+MAX_DIRECTORY_LENGTH = 80
+"""Bytes of its path. A socket's has room for some 100 (macOS), and ends with the longest name in engine_addresses.py."""
 BACKLOG = 2048
 POLL_S = 0.2
 STOP_GRACE_S = 5.0
@@ -209,9 +211,14 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def private_directory() -> Iterator[str]:
-    """For sockets; mode 0700, with a short path, gone at the end."""
+    """For sockets; mode 0700, gone at the end. Raises QuireError where its path is too long for them."""
     directory = tempfile.mkdtemp(prefix="quire-")
     try:
+        if len(os.fsencode(directory)) > MAX_DIRECTORY_LENGTH:
+            raise QuireError(
+                f"The folder for temporary files, {tempfile.gettempdir()}, has too long a path for sockets; set TMPDIR to a"
+                f" shorter one, of at most {MAX_DIRECTORY_LENGTH - len(os.path.basename(directory)) - 1} bytes."
+            )
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)

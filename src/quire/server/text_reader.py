@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Generator
 from typing import TypeVar
 
 T = TypeVar("T")
-Steps = Generator[None, None, T]
+Reading = Generator[None, None, T]
 """A generator that yields whenever it waits for text and returns a T."""
 
 SPACE = re.compile(r"\s+")
@@ -83,7 +83,7 @@ class TextReader:
         """What was read since the last mark."""
         return "".join(self._kept) + self._text[self._mark : self._at] if self._mark is not None else ""
 
-    def fill(self, num_chars: int = 1) -> Steps[bool]:
+    def fill(self, num_chars: int = 1) -> Reading[bool]:
         """Wait for unread characters; False if the text ends before that many."""
         while len(self._text) - self._at < num_chars:
             if self._closed:
@@ -91,14 +91,14 @@ class TextReader:
             yield
         return True
 
-    def peek(self, num_chars: int = 1) -> Steps[str]:
+    def peek(self, num_chars: int = 1) -> Reading[str]:
         """The next characters, left unread. Raises TextEndedError."""
         if not (yield from self.fill(num_chars)):
             self._at = len(self._text)
             raise TextEndedError
         return self._text[self._at : self._at + num_chars]
 
-    def peek_visible(self) -> Steps[str]:
+    def peek_visible(self) -> Reading[str]:
         """Read white space; the character after it, left unread. Raises TextEndedError."""
         yield from self.take(SPACE)
         return (yield from self.peek())
@@ -107,7 +107,7 @@ class TextReader:
         """Read characters that a peek has shown."""
         self._at += num_chars
 
-    def take(self, pattern: re.Pattern[str]) -> Steps[str]:
+    def take(self, pattern: re.Pattern[str]) -> Reading[str]:
         """Read all that matches; the pattern is a character class and a plus. Empty at the end of the text."""
         pieces: list[str] = []
         while (yield from self.fill()):
@@ -128,7 +128,7 @@ class TextReader:
         self._at = match.end()
         return match.group()
 
-    def take_literal(self, literal: str) -> Steps[bool]:
+    def take_literal(self, literal: str) -> Reading[bool]:
         """Read the literal if it comes next; else read nothing."""
         while True:
             head = self._text[self._at : self._at + len(literal)]
@@ -139,7 +139,7 @@ class TextReader:
                 return False
             yield
 
-    def expect(self, literal: str) -> Steps[None]:
+    def expect(self, literal: str) -> Reading[None]:
         """Read white space and the literal. Raises MalformedTextError, TextEndedError."""
         yield from self.take(SPACE)
         if not (yield from self.take_literal(literal)):
@@ -148,7 +148,7 @@ class TextReader:
                 raise TextEndedError
             raise MalformedTextError
 
-    def copy_until(self, markers: Markers, write: Callable[[str], None]) -> Steps[str | None]:
+    def copy_until(self, markers: Markers, write: Callable[[str], None]) -> Reading[str | None]:
         """Hand the text up to the next marker to `write`, as soon as it is sure; mark there and read the marker.
 
         Returns the marker, or None at the end of the text.

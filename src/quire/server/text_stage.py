@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from quire.server.answer_events import Event, merge_events
-from quire.server.text_reader import Steps, TextReader
+from quire.server.text_reader import Reading, TextReader
 
 
 class TextStage(ABC):
@@ -14,10 +14,10 @@ class TextStage(ABC):
     def __init__(self, reader: TextReader) -> None:
         self._reader = reader
         self._events: list[Event] = []
-        self._steps = self._read()
+        self._reading = self._read()
 
     @abstractmethod
-    def _read(self) -> Steps[None]: ...
+    def _read(self) -> Reading[None]: ...
 
     def feed(self, text: str) -> list[Event]:
         """What the text means, as far as it is sure."""
@@ -30,6 +30,6 @@ class TextStage(ABC):
         return self._advance()
 
     def _advance(self) -> list[Event]:
-        next(self._steps, None)
+        next(self._reading, None)
         events, self._events = self._events, []
         return merge_events(events)

@@ -15,7 +15,7 @@ from quire.errors import EngineDeadError
 
 
 class WatchableEngine(Protocol):
-    """What the hub needs of `AsyncLLM`."""
+    """What the hub needs of `RemoteEngine`."""
 
     def set_view_listener(self, listener: Callable[[ViewUpdate], None] | None) -> None:
         """Call `listener` on the event loop with each update; the first has the layout. None ends it."""

@@ -79,3 +79,11 @@ def test_the_prompt_shows_whether_the_answer_begins_inside() -> None:
     assert prompt_opens_reasoning(STYLE, "<|Assistant|><think>\n")
     assert not prompt_opens_reasoning(STYLE, "say <think>!<|Assistant|>")
     assert not prompt_opens_reasoning(STYLE, "<|im_start|>assistant\n<think>\n\n</think>\n\n")  # thinking turned off
+
+
+@pytest.mark.parametrize(
+    ("continued", "inside"),
+    [("<think>\nThe user asks", True), ("<think>a</think>b", False), ("no", False), ("a</think>b<think>c", True)],
+)
+def test_a_message_that_is_continued_may_have_opened_it(continued: str, inside: bool) -> None:
+    assert prompt_opens_reasoning(STYLE, f"say <think>!<|Assistant|>{continued}", continued) is inside

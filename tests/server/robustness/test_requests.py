@@ -273,6 +273,22 @@ def peak_bytes(pid: int) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
+UNREADY = [
+    ("/tokenize", {"prompt": "a"}),
+    ("/detokenize", {"tokens": [1]}),
+    ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "a"}]}),
+    ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "a " * 100_000}]}),
+    ("/v1/responses", {"input": "a " * 100_000}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a " * 100_000}]}),
+    (COMPLETIONS, {"prompt": "a " * 100_000, "add_special_tokens": False}),
+]
+SPELLED = [
+    {"Authorization": "bearer   b"},
+    {"Authorization": "Basic eDp5", "X-Api-Key": "b"},
+    {"Authorization": "Bearer c", "X-Api-Key": "b"},
+]
+
+
 def test_case_28_queue_full(smollm2: str) -> None:
     # One sequence after the other: those in the way need a minute, and are left long before it ends.
     flags = (
@@ -296,8 +312,11 @@ def test_case_28_queue_full(smollm2: str) -> None:
             wait_for(lambda: load(server)["server_load"] > 0, "sequences")
             memory = resident_bytes(api_pid)
             with server.client() as client:
-                # The same key has four; another may have two more.
+                # The same key has four, however it is spelled; another may have two more.
                 refused = [client.post(COMPLETIONS, json={"prompt": "a"}) for _ in range(50)]
+                refused += [client.post(COMPLETIONS, json={"prompt": "a"}, headers=headers) for headers in SPELLED]
+                # Before anything is rendered or tokenized: the long ones would be refused as such, the short ones answered.
+                unready = [client.post(path, json=body) for path, body in UNREADY]
                 other = {"Authorization": "Bearer a"}
                 several = client.post(COMPLETIONS, json={"prompt": ["a"] * 5}, headers=other)
                 # All of that came back while those that are in the way still run.
@@ -308,6 +327,7 @@ def test_case_28_queue_full(smollm2: str) -> None:
                 assert resident_bytes(api_pid) < memory + 128 * 2**20
                 in_the_way.close()
                 assert accepted.result(PATIENCE_S).status_code == 200
+        assert [answer.status_code for answer in unready] == [429] * len(UNREADY)
         for answer in (*refused, several):
             assert answer.status_code == 429
             assert int(answer.headers["retry-after"]) >= 1

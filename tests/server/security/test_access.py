@@ -85,7 +85,7 @@ def test_cve_2025_59425_all_keys_are_compared_in_constant_time(monkeypatch: pyte
     ring = KeyRing(["a", "b", "c" * 100])
     for given, opens in ((b"a", True), (b"c" * 100, True), (b"", False), (b"\xff", False)):
         compared.clear()
-        assert ring.opens([(b"x-api-key", given)]) is opens
+        assert (ring.find([(b"x-api-key", given)]) is not None) is opens
         assert len(set(compared)) == len(compared) == 3
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from quire.server.answer_events import Answer, ContentDelta, Event, ToolCall, merge_events
+from quire.server.answer_events import ContentDelta, Event, ParsedAnswer, ToolCall, merge_events
 from quire.server.answer_parser import AnswerParser
 from quire.server.tools.parser import ToolParser
 from quire.server.tools.registry import TOOL_FORMATS
@@ -23,9 +23,9 @@ class Sample:
     """(name, arguments)"""
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> ParsedAnswer:
         calls = [ToolCall(f"id{index}", name, arguments) for index, (name, arguments) in enumerate(self.calls)]
-        return Answer(self.content, None, tuple(calls))
+        return ParsedAnswer(self.content, None, tuple(calls))
 
 
 def tool_parser(tool_format: str, max_calls: int | None = None) -> ToolParser:
@@ -38,7 +38,7 @@ def parse_in_pieces(parser: ToolParser | AnswerParser, pieces: Iterable[str]) ->
     return merge_events([*events, *parser.finish()])
 
 
-def parse_whole(tool_format: str, text: str) -> Answer:
+def parse_whole(tool_format: str, text: str) -> ParsedAnswer:
     return AnswerParser(None, tool_parser(tool_format)).parse_whole(text)
 
 

@@ -45,7 +45,7 @@ BAD: tuple[dict[str, Any], ...] = ({"city": 1}, {"days": 1}, {"city": "x", "days
 def grammar(name: str, choice: ToolChoice = REQUIRED, tools: Sequence[Tool] = TOOLS, **options: Any) -> str:
     constraint = tool_constraint(tools, choice, TOOL_FORMATS[name], **options)
     assert constraint is not None
-    return constraint["grammar"]
+    return constraint
 
 
 def written(layout: CallLayout, *calls: tuple[str, dict[str, Any]]) -> str:

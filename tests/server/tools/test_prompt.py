@@ -19,17 +19,16 @@ TOOLS = parse_tools(
 USER = {"role": "user", "content": "What time is it?"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": '{"zone": "é"}'}}
 ASKED = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
-RESULT = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "noon"}]}
+RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "noon"}
 
 
 def test_tools_are_listed_in_the_system_text() -> None:
-    for system in ("Be brief.", [{"type": "text", "text": "Be brief."}]):
-        first, second = with_tools_in_prompt([{"role": "system", "content": system}, USER], TOOLS)
-        assert first["role"] == "system"
-        assert first["content"].startswith("Be brief.\n\n")
-        listed = first["content"].split("<tools>\n")[1].split("\n</tools>")[0]
-        assert json.loads(listed) == TOOLS[0].as_template_input()["function"]
-        assert second == USER
+    first, second = with_tools_in_prompt([{"role": "system", "content": "Be brief."}, USER], TOOLS)
+    assert first["role"] == "system"
+    assert first["content"].startswith("Be brief.\n\n")
+    listed = first["content"].split("<tools>\n")[1].split("\n</tools>")[0]
+    assert json.loads(listed) == TOOLS[0].as_template_input()["function"]
+    assert second == USER
     assert [message["role"] for message in with_tools_in_prompt([USER], TOOLS)] == ["system", "user"]
     assert with_tools_in_prompt([USER], ()) == [USER]
 

@@ -6,7 +6,7 @@ import re
 
 from quire.server.answer_events import ContentDelta, ReasoningDelta
 from quire.server.reasoning.registry import ReasoningStyle
-from quire.server.text_reader import SPACE, Markers, Steps, TextReader
+from quire.server.text_reader import SPACE, Markers, Reading, TextReader
 from quire.server.text_stage import TextStage
 
 _NEWLINES = re.compile(r"[\r\n]+")
@@ -26,7 +26,7 @@ class ReasoningParser(TextStage):
         """White space at the end of the reasoning so far."""
         super().__init__(TextReader())
 
-    def _read(self) -> Steps[None]:
+    def _read(self) -> Reading[None]:
         reader = self._reader
         space = yield from reader.take(SPACE)
         is_opened = yield from reader.take_literal(self._style.start)

@@ -45,6 +45,7 @@ def choose_reasoning_style(name: str, chat_template: str | None) -> ReasoningSty
     return REASONING_STYLES[name]
 
 
-def prompt_opens_reasoning(style: ReasoningStyle, prompt: str) -> bool:
-    """Whether the prompt ends with the opening mark, so that the model's text begins within the reasoning."""
-    return prompt.rstrip().endswith(style.start)
+def prompt_opens_reasoning(style: ReasoningStyle, prompt: str, continued: str = "") -> bool:
+    """Whether the model's text begins within the reasoning: the prompt ends with the opening mark, or the message that the answer
+    continues has not closed it."""
+    return prompt.rstrip().endswith(style.start) or continued.rfind(style.start) > continued.rfind(style.end)

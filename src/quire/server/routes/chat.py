@@ -22,7 +22,7 @@ from quire.server.schemas.answers import ChatCompletion
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.openapi import answers
 from quire.server.schemas.sampling import make_sampling_params, structure_named, wanted_structure
-from quire.server.serving import check_model, generate, json_response, origin_of, require_ready, unless_client_leaves
+from quire.server.serving import generate, json_response, origin_of, preparing, require_ready, unless_client_leaves
 from quire.server.sse import EventStream
 from quire.server.state import ServerState
 from quire.server.strict_json import StrictJSONRoute
@@ -32,23 +32,22 @@ router = APIRouter(route_class=StrictJSONRoute)
 
 @router.post("/v1/chat/completions", responses=answers(ChatCompletion, streams=True), response_class=Response)
 async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
-    state = await require_ready(request)
-    check_model(state, body.model)
+    state = await require_ready(request, body.model)
     origin = origin_of(request, "chat", stream=bool(body.stream), user=body.user, request_id=body.request_id)
     conversation = body.conversation(parallel=body.parallel_tool_calls is not False)
-    turn = await take_turn(state, conversation, must_fit=body.truncate_prompt_tokens is None)
+    with preparing(request):
+        turn = await take_turn(state, conversation, must_fit=body.truncate_prompt_tokens is None)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     turn = replace(turn, token_ids=truncated(state, turn.token_ids, body.truncate_prompt_tokens, max_tokens))
     turn, structure, field = turn.structure(wanted_structure(body))
     params = _sampling_params(state, body, turn, max_tokens, structure)
-    outputs = generate(state, origin, turn.prompt, params, priority=body.priority or 0, cache_salt=body.cache_salt)
+    outputs = generate(state, origin, turn.prompt, params, body)
     writer = ChatWriter(state.llm.tokenizer, body, turn, _frame(state))
-    headers = {} if body.request_id is None else {"X-Request-Id": body.request_id}
     with structure_named(field):
         if body.stream:
-            return await EventStream.begin(request, _events(writer, outputs), headers)
-        output = await unless_client_leaves(request, collect(outputs))
-    return json_response(writer.whole(output), headers)
+            return await EventStream.begin(request, _events(writer, outputs), body.answer_headers)
+        output = await unless_client_leaves(request.receive, collect(outputs))
+    return json_response(writer.whole(output), body.answer_headers)
 
 
 def _sampling_params(
@@ -58,7 +57,7 @@ def _sampling_params(
     max_tokens: int | None,
     structure: StructuredOutputs | None,
 ) -> SamplingParams:
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError(
             "top_logprobs is set, but logprobs is not; set logprobs to true.", field="top_logprobs"
         )

@@ -20,7 +20,15 @@ from quire.server.schemas.answers import Completion
 from quire.server.schemas.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.schemas.openapi import answers
 from quire.server.schemas.sampling import make_sampling_params, structure_named, wanted_structure
-from quire.server.serving import check_model, generate, json_response, origin_of, require_ready, unless_client_leaves
+from quire.server.serving import (
+    generate,
+    json_response,
+    origin_of,
+    preparing,
+    prompt_named,
+    require_ready,
+    unless_client_leaves,
+)
 from quire.server.sse import EventStream
 from quire.server.state import ServerState
 from quire.server.strict_json import StrictJSONRoute
@@ -30,24 +38,23 @@ router = APIRouter(route_class=StrictJSONRoute)
 
 @router.post("/v1/completions", responses=answers(Completion, streams=True), response_class=Response)
 async def completions(body: CompletionRequest, request: Request) -> Response:
-    state = await require_ready(request)
-    check_model(state, body.model)
+    state = await require_ready(request, body.model)
     body.check()
     origin = origin_of(request, "text_completion", stream=bool(body.stream), user=body.user, request_id=body.request_id)
     structure = wanted_structure(body)
     params = _sampling_params(state, body, structure)
-    sources = [
-        generate(state, origin, prompt, params, priority=body.priority or 0, cache_salt=body.cache_salt)
-        for prompt in await _prompts(state, body)
-    ]
+    with preparing(request):
+        prompts = await _prompts(state, body)
+    sources = [generate(state, origin, prompt, params, body) for prompt in prompts]
+    if len(sources) > 1:
+        sources = [_named(index, source) for index, source in enumerate(sources)]
     writer = CompletionWriter(state, body, params)
-    headers = {} if body.request_id is None else {"X-Request-Id": body.request_id}
     with structure_named(structure[1] if structure else None):
         if body.stream:
-            return await EventStream.begin(request, _events(writer, sources), headers)
-        outputs = await unless_client_leaves(request, gather_all([collect(source) for source in sources]))
+            return await EventStream.begin(request, _events(writer, sources), body.answer_headers)
+        outputs = await unless_client_leaves(request.receive, gather_all([collect(source) for source in sources]))
     whole = writer.whole(outputs) if params.prompt_logprobs is None else await asyncio.to_thread(writer.whole, outputs)
-    return json_response(whole, headers)
+    return json_response(whole, body.answer_headers)
 
 
 def _sampling_params(
@@ -83,7 +90,25 @@ async def _prompts(state: ServerState, body: CompletionRequest) -> list[Prompt]:
         kept = truncated(state, ids, body.truncate_prompt_tokens, max_tokens)
         return {"prompt_token_ids": kept} | ({"prompt": prompt} if isinstance(prompt, str) and kept is ids else {})
 
-    return await asyncio.to_thread(lambda: [tokenize(prompt) for prompt in body.prompts])
+    def tokenize_all() -> list[Prompt]:
+        prompts = []
+        for index, prompt in enumerate(body.prompts):
+            with prompt_named(_field(index) if len(body.prompts) > 1 else "prompt"):
+                prompts.append(tokenize(prompt))
+        return prompts
+
+    return await asyncio.to_thread(tokenize_all)
+
+
+def _field(index: int) -> str:
+    return f"prompt[{index}]"
+
+
+async def _named(index: int, source: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[RequestOutput, None]:
+    async with aclosing(source):
+        with prompt_named(_field(index)):
+            async for output in source:
+                yield output
 
 
 async def _events(

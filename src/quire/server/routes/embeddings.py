@@ -16,7 +16,8 @@ from quire.config import ServerConfig
 from quire.core.embedding import PoolingParams, PoolingRequestOutput
 from quire.engine.embedding_outputs import check_pairs, score_outputs, vector_of
 from quire.engine.input_processor import Prompt
-from quire.errors import InvalidRequestError, RequestTimeoutError
+from quire.errors import RequestTimeoutError
+from quire.server.outputs import gather_all
 from quire.server.request_record import Operation
 from quire.server.schemas.embeddings import (
     EmbeddingsRequest,
@@ -30,9 +31,9 @@ from quire.server.schemas.embeddings import (
 )
 from quire.server.serving import (
     Origin,
-    check_model,
     json_response,
     origin_of,
+    prompt_named,
     recorded,
     require_ready,
     time_left,
@@ -109,14 +110,13 @@ async def _encode(
     params: PoolingParams,
 ) -> tuple[ServerState, list[PoolingRequestOutput]]:
     """The vectors of all texts, field after field. One that is refused or fails ends the others."""
-    state = await require_ready(request)
-    check_model(state, body.model)
+    state = await require_ready(request, body.model)
     origin = origin_of(request, operation, user=body.user)
     texts = [
         (f"{name}[{i}]" if len(group) > 1 else name, text) for name, group in fields for i, text in enumerate(group)
     ]
     encode = partial(state.llm.encode, pooling_params=params, priority=body.priority or 0, tenant=origin.tenant)
-    return state, await unless_client_leaves(request, _encode_recorded(state, origin, encode, texts))
+    return state, await unless_client_leaves(request.receive, _encode_recorded(state, origin, encode, texts))
 
 
 async def _encode_recorded(
@@ -163,22 +163,13 @@ async def _encode_all(
             if len(outputs) == 1:
                 begin()
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(MAX_TEXTS_IN_FLIGHT, len(texts))):
-                group.create_task(work())
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await gather_all([work() for _ in range(min(MAX_TEXTS_IN_FLIGHT, len(texts)))])
     return [outputs[index] for index in range(len(texts))]
 
 
 async def _encode_one(encode: Encode, field: str, text: Prompt) -> PoolingRequestOutput:
-    try:
+    with prompt_named(field):
         output = await encode(text)
-    except InvalidRequestError as error:
-        if error.field in ("prompt", "prompt_token_ids"):
-            raise InvalidRequestError(f"{field}: {error}", field=field, value=error.value) from error
-        raise
     vector_of(output)  # Raises if there is none, while the request's record is open.
     return output
 

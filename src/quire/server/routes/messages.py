@@ -9,7 +9,7 @@ from quire.server.message_writer import MessageWriter
 from quire.server.schemas.message_answers import MessageAnswer, MessagesError, TokenCount
 from quire.server.schemas.messages import CountTokensRequest, MessagesRequest
 from quire.server.schemas.openapi import answers
-from quire.server.serving import check_model, json_response, require_ready
+from quire.server.serving import json_response, preparing, require_ready
 from quire.server.single_answer import respond, whole_answer_params
 from quire.server.strict_json import StrictJSONRoute
 
@@ -20,9 +20,9 @@ router = APIRouter(route_class=StrictJSONRoute)
     "/v1/messages", responses=answers(MessageAnswer, streams=True, error=MessagesError), response_class=Response
 )
 async def create_message(body: MessagesRequest, request: Request) -> Response:
-    state = await require_ready(request)
-    check_model(state, body.model)
-    turn = await take_turn(state, body.conversation(), must_fit=True)
+    state = await require_ready(request, body.model)
+    with preparing(request):
+        turn = await take_turn(state, body.conversation(), must_fit=True)
     turn, structure, field = turn.structure(body.wanted_structure())
     params = whole_answer_params(
         body, request, turn, max_tokens=body.max_tokens, stop=body.stop_sequences, structure=structure
@@ -34,7 +34,7 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
 @router.post("/v1/messages/count_tokens", responses=answers(TokenCount, error=MessagesError), response_class=Response)
 async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
     """All tokens of the prompt, cached or not."""
-    state = await require_ready(request)
-    check_model(state, body.model)
-    turn = await take_turn(state, body.conversation())
+    state = await require_ready(request, body.model)
+    with preparing(request):
+        turn = await take_turn(state, body.conversation())
     return json_response(TokenCount(len(turn.token_ids)))

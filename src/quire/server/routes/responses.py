@@ -37,7 +37,7 @@ from quire.server.schemas.responses import (
     ResponsesRequest,
     as_messages,
 )
-from quire.server.serving import check_model, json_response, origin_of, require_ready
+from quire.server.serving import json_response, origin_of, preparing, require_ready
 from quire.server.single_answer import read_arguments, respond, whole_answer_params
 from quire.server.state import ServerState, server_state
 from quire.server.strict_json import StrictJSONRoute
@@ -51,17 +51,17 @@ MAX_PAGE = 100
 
 @router.post("/v1/responses", responses=answers(ResponseAnswer, streams=True), response_class=Response)
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
-    state = await require_ready(request)
-    check_model(state, body.model)
+    state = await require_ready(request, body.model)
     body.check()
     owner, stores = _owner(request), _stores(state, body)
     history = _history(state, owner, body.previous_response_id)
     earlier = ITEMS.validate_python([msgspec.json.decode(item) for item in history])
     conversation = _conversation(body, [*earlier, *body.items])
-    if body.truncation == "auto":
-        turn = await _fitting_turn(state, conversation, body.max_output_tokens)
-    else:
-        turn = await take_turn(state, conversation, must_fit=True)
+    with preparing(request):
+        if body.truncation == "auto":
+            turn = await _fitting_turn(state, conversation, body.max_output_tokens)
+        else:
+            turn = await take_turn(state, conversation, must_fit=True)
     turn, structure, field = turn.structure(body.wanted_structure())
     params = whole_answer_params(body, request, turn, max_tokens=body.max_output_tokens, structure=structure)
     used = (*history, *(msgspec.json.encode(_listed(item)) for item in body.items)) if stores else ()

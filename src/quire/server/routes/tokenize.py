@@ -14,7 +14,7 @@ from quire.server.schemas.answers import DetokenizeAnswer, TokenizeAnswer
 from quire.server.schemas.chat import TemplateFields
 from quire.server.schemas.fields import Name, RequestBody, TokenId, member, one_of
 from quire.server.schemas.openapi import answers
-from quire.server.serving import check_model, json_response, require_ready
+from quire.server.serving import json_response, preparing, require_ready
 from quire.server.state import ServerState
 from quire.server.strict_json import StrictJSONRoute
 
@@ -52,23 +52,24 @@ TokenizeRequest = Annotated[
 @router.post("/tokenize", responses=answers(TokenizeAnswer), response_class=Response)
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """The token ids of a text or of a conversation, as a completion of it would begin."""
-    state = await require_ready(request)
-    check_model(state, body.model)
+    state = await require_ready(request, body.model)
     tokenizer = state.llm.tokenizer
-    if isinstance(body, TokenizeChatRequest):
-        ids = (await take_turn(state, body.conversation())).token_ids
-    else:
-        ids = await asyncio.to_thread(tokenizer.encode, body.prompt, body.add_special_tokens is not False)
-    texts = await asyncio.to_thread(_texts, tokenizer, ids) if body.return_token_strs else None
+    with preparing(request):
+        if isinstance(body, TokenizeChatRequest):
+            ids = (await take_turn(state, body.conversation())).token_ids
+        else:
+            ids = await asyncio.to_thread(tokenizer.encode, body.prompt, body.add_special_tokens is not False)
+        texts = await asyncio.to_thread(_texts, tokenizer, ids) if body.return_token_strs else None
     return json_response(TokenizeAnswer(len(ids), state.llm.info.max_model_len, ids, texts))
 
 
 @router.post("/detokenize", responses=answers(DetokenizeAnswer), response_class=Response)
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """The text of token ids, special ones included; bytes that are no UTF-8 become U+FFFD."""
-    state = await require_ready(request)
-    check_model(state, body.model)
-    return json_response(DetokenizeAnswer(await asyncio.to_thread(_decode, state, body.tokens)))
+    state = await require_ready(request, body.model)
+    with preparing(request):
+        text = await asyncio.to_thread(_decode, state, body.tokens)
+    return json_response(DetokenizeAnswer(text))
 
 
 def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:

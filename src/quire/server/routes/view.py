@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import msgspec
-from fastapi import APIRouter, HTTPException, Request
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, HTTPException, Request, Response
 from prometheus_client import CollectorRegistry, Metric
 
 from quire.errors import EngineDeadError
+from quire.server.sse import EventStream, event
 from quire.server.state import ServerState, server_state
 from quire.server.view_hub import Watcher
 
@@ -35,7 +35,7 @@ class Histogram(msgspec.Struct):
 
 
 @router.get("/engine/view", include_in_schema=False)
-async def engine_view(request: Request) -> StreamingResponse:
+async def engine_view(request: Request) -> Response:
     """Events until the reader leaves: `view` (a `ViewUpdate` as JSON, several a second while something happens; the
     first has the layout), `latency` (histograms of TTFT, ITL and E2EL) and, at the engine's end, `error`.
 
@@ -45,41 +45,36 @@ async def engine_view(request: Request) -> StreamingResponse:
     state.connection.check_alive()
     if state.view.num_watchers >= MAX_WATCHERS:
         raise HTTPException(429, f"{MAX_WATCHERS} readers watch this server already; close one.", {"Retry-After": "5"})
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(events(state), media_type="text/event-stream", headers=headers)
+    return EventStream(events(state))
 
 
-async def events(state: ServerState) -> AsyncIterator[bytes]:
+async def events(state: ServerState) -> AsyncGenerator[bytes, None]:
     """Server-sent events, at most a little over `HEARTBEAT_S` apart."""
     try:
         with state.view.watching() as watcher:
             async for item in _live_events(state, watcher):
                 yield item
     except EngineDeadError as error:
-        yield event("error", msgspec.json.encode({"message": str(error)}))
+        yield event({"message": str(error)}, "error")
 
 
-async def _live_events(state: ServerState, watcher: Watcher) -> AsyncIterator[bytes]:
+async def _live_events(state: ServerState, watcher: Watcher) -> AsyncGenerator[bytes, None]:
     """A server that drained does not wait for those who watch. Raises EngineDeadError when there is nothing to see."""
     loop = asyncio.get_running_loop()
-    latency, latency_due = b"", 0.0
+    latencies: dict[str, Histogram] | None = None
+    latencies_due = 0.0
     while not state.admission.draining or state.admission.num_unfinished:
         state.connection.check_alive()
         try:
-            yield event("view", await asyncio.wait_for(watcher.next(), HEARTBEAT_S))
+            yield event(msgspec.Raw(await asyncio.wait_for(watcher.next(), HEARTBEAT_S)), "view")
         except TimeoutError:
             yield b": nothing changed\n\n"
-        if loop.time() >= latency_due:
-            latency_due = loop.time() + HEARTBEAT_S
-            latencies = await asyncio.to_thread(read_latencies, state.metrics.whole(), state.metrics.namespace)
-            newest = msgspec.json.encode(latencies)
-            if newest != latency:
-                latency = newest
-                yield event("latency", latency)
-
-
-def event(name: str, data: bytes) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+        if loop.time() >= latencies_due:
+            latencies_due = loop.time() + HEARTBEAT_S
+            newest = await asyncio.to_thread(read_latencies, state.metrics.whole(), state.metrics.namespace)
+            if newest != latencies:
+                latencies = newest
+                yield event(latencies, "latency")
 
 
 def read_latencies(registry: CollectorRegistry, namespace: str) -> dict[str, Histogram]:

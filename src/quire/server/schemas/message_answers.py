@@ -84,29 +84,29 @@ class BlockStart(MessageEvent, tag="content_block_start"):
     content_block: Block
 
 
-class Delta(Struct, tag_field="type"):
+class BlockDeltaBody(Struct, tag_field="type"):
     """One of those below."""
 
 
-class TextDelta(Delta, tag="text_delta"):
+class TextDelta(BlockDeltaBody, tag="text_delta"):
     text: str
 
 
-class ThinkingDelta(Delta, tag="thinking_delta"):
+class ThinkingDelta(BlockDeltaBody, tag="thinking_delta"):
     thinking: str
 
 
-class SignatureDelta(Delta, tag="signature_delta"):
+class SignatureDelta(BlockDeltaBody, tag="signature_delta"):
     signature: str = ""
 
 
-class InputJSONDelta(Delta, tag="input_json_delta"):
+class InputJSONDelta(BlockDeltaBody, tag="input_json_delta"):
     partial_json: str
 
 
 class BlockDelta(MessageEvent, tag="content_block_delta"):
     index: int
-    delta: Delta
+    delta: BlockDeltaBody
 
 
 class BlockStop(MessageEvent, tag="content_block_stop"):

@@ -135,6 +135,10 @@ class GenerationFields(RequestBody):
     cache_salt: CacheSalt | None = None
     request_id: RequestId | None = None
 
+    @property
+    def answer_headers(self) -> dict[str, str]:
+        return {} if self.request_id is None else {"X-Request-Id": self.request_id}
+
 
 class SamplingFields(GenerationFields):
     """What completions and chat completions have beyond that."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection
 
 from quire.server.answer_events import Event, ToolCallArguments, ToolCallStart
-from quire.server.text_reader import SPACE, MalformedTextError, Steps, TextReader
+from quire.server.text_reader import SPACE, MalformedTextError, Reading, TextReader
 from quire.server.tools.literals import read_text, read_value, to_json
 
 FUNCTION_NAME = re.compile(r"[\w.:/-]{1,128}")
@@ -103,7 +103,7 @@ class CallReader(TextReader):
         self._forget()
         return rest
 
-    def take_wrapping(self, literal: str) -> Steps[bool]:
+    def take_wrapping(self, literal: str) -> Reading[bool]:
         """After a call: read white space and the literal if it comes next, else leave both."""
         self.mark()
         yield from self.take(SPACE)
@@ -113,14 +113,14 @@ class CallReader(TextReader):
             self.mark()
         return found
 
-    def read_name(self) -> Steps[str]:
+    def read_name(self) -> Reading[str]:
         """Read a function's name, written without quotes."""
         yield from self.peek_visible()
         name = yield from self.take(_NAME_PIECE)
         yield from self.peek()  # only what follows shows that it is complete
         return name
 
-    def read_arguments(self) -> Steps[None]:
+    def read_arguments(self) -> Reading[None]:
         """Read the arguments: an object, or the JSON of one in a string, or null."""
         if self._has_arguments:
             raise MalformedTextError
@@ -137,7 +137,7 @@ class CallReader(TextReader):
             self.write_arguments("{}")
         self._has_arguments = True
 
-    def read_keyword_arguments(self) -> Steps[None]:
+    def read_keyword_arguments(self) -> Reading[None]:
         """Read `a=1, b="x")` or `**{"a": 1})`, with the parenthesis."""
         char = yield from self.peek_visible()
         if char == "*":
@@ -161,7 +161,7 @@ class CallReader(TextReader):
             self.write_arguments("{}" if opening == "{" else "}")
         self._has_arguments = True
 
-    def read_call_object(self) -> Steps[None]:
+    def read_call_object(self) -> Reading[None]:
         """Read `{"name": ..., "arguments": {...}}`; "parameters" is as good, and the order does not matter."""
         yield from self.expect("{")
         self.begin_call()

@@ -36,8 +36,8 @@ def tool_constraint(
     reasoning: ReasoningStyle | None = None,
     starts_inside_reasoning: bool = False,
     token_ids: Mapping[str, int] | None = None,
-) -> dict[str, str] | None:
-    """{"grammar": …} that makes the model call what `choice` asks for; None where it asks for nothing.
+) -> str | None:
+    """The grammar that makes the model call what `choice` asks for; None where it asks for nothing.
 
     "required" is one call of any of the tools or, where `parallel` and the format have them, several; "named" is one
     call. `reasoning` may come first. `token_ids` are the texts that are single tokens in the model's vocabulary: those
@@ -65,7 +65,7 @@ def tool_constraint(
     if reasoning is not None:
         start = start.replace("start:", f"start: {_reasoning_prefix(reasoning, starts_inside_reasoning, text)}", 1)
         rules.append(_reasoning_body(reasoning, text))
-    return {"grammar": "\n".join([start, *rules, ""])}
+    return "\n".join([start, *rules, ""])
 
 
 class _Literals:

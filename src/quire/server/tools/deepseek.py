@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.server.text_reader import Steps
+from quire.server.text_reader import Reading
 from quire.server.tools.calls import CallReader
 from quire.server.tools.tool_format import CallLayout, ToolFormat
 
@@ -13,7 +13,7 @@ _CALL, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 _SEPARATOR = "<｜tool▁sep｜>"
 
 
-def _read_calls(reader: CallReader, marker: str) -> Steps[None]:
+def _read_calls(reader: CallReader, marker: str) -> Reading[None]:
     if marker == _CALLS:
         yield from reader.expect(_CALL)
     yield from _read_call(reader)
@@ -22,7 +22,7 @@ def _read_calls(reader: CallReader, marker: str) -> Steps[None]:
     yield from reader.take_wrapping(_CALLS_END)
 
 
-def _read_call(reader: CallReader) -> Steps[None]:
+def _read_call(reader: CallReader) -> Reading[None]:
     reader.begin_call()
     name = yield from reader.read_name()
     yield from reader.expect(_SEPARATOR)

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable
 
-from quire.server.text_reader import SPACE, MalformedTextError, Steps, TextEndedError, TextReader
+from quire.server.text_reader import SPACE, MalformedTextError, Reading, TextEndedError, TextReader
 
 MAX_DEPTH = 64
 """Lists and dicts within each other."""
@@ -31,7 +31,7 @@ _NUM_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 _HEX = re.compile(r"[0-9a-fA-F]+")
 
 
-def read_value(reader: TextReader, write: Write, prefix: str = "") -> Steps[None]:
+def read_value(reader: TextReader, write: Write, prefix: str = "") -> Reading[None]:
     """Read one value; its JSON goes to `write` in pieces, the first of them behind `prefix`.
 
     A piece is written once the text so far is the beginning of a value. Raises MalformedTextError, TextEndedError.
@@ -67,7 +67,7 @@ def read_value(reader: TextReader, write: Write, prefix: str = "") -> Steps[None
             may_close = needs_comma = True
 
 
-def read_string(reader: TextReader, write: Write, prefix: str = "") -> Steps[None]:
+def read_string(reader: TextReader, write: Write, prefix: str = "") -> Reading[None]:
     """Read a string in single or double quotes; its JSON goes to `write` in pieces."""
     quote = yield from reader.peek_visible()
     if quote not in _PLAIN:
@@ -89,7 +89,7 @@ def read_string(reader: TextReader, write: Write, prefix: str = "") -> Steps[Non
             write(reader.take_ready(_PLAIN[quote]).replace('"', '\\"'))
 
 
-def read_text(reader: TextReader) -> Steps[str]:
+def read_text(reader: TextReader) -> Reading[str]:
     """Read a string and decode it."""
     pieces: list[str] = []
     yield from read_string(reader, pieces.append)
@@ -113,14 +113,14 @@ def to_json(text: str) -> str:
     return "".join(pieces).encode(errors="backslashreplace").decode()
 
 
-def _read_only_value(reader: TextReader, write: Write) -> Steps[None]:
+def _read_only_value(reader: TextReader, write: Write) -> Reading[None]:
     yield from read_value(reader, write)
     yield from reader.take(SPACE)
     if (yield from reader.fill()):
         raise MalformedTextError
 
 
-def _read_escape(reader: TextReader, write: Write) -> Steps[None]:
+def _read_escape(reader: TextReader, write: Write) -> Reading[None]:
     char = (yield from reader.peek(2))[1]
     if char in _SIMPLE_ESCAPES:
         reader.skip(2)
@@ -137,7 +137,7 @@ def _read_escape(reader: TextReader, write: Write) -> Steps[None]:
     write("\\\\")  # as Python has it: what is no escape is a backslash
 
 
-def _read_scalar(reader: TextReader, char: str, write: Write, prefix: str) -> Steps[None]:
+def _read_scalar(reader: TextReader, char: str, write: Write, prefix: str) -> Reading[None]:
     if char in _PLAIN:
         yield from read_string(reader, write, prefix)
         return

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from quire.server.text_reader import Steps
+from quire.server.text_reader import Reading
 from quire.server.tools.calls import CallReader
 from quire.server.tools.tool_format import CallLayout, ToolFormat
 
 
-def _read_calls(reader: CallReader, marker: str) -> Steps[None]:
+def _read_calls(reader: CallReader, marker: str) -> Reading[None]:
     yield from reader.read_call_object()
     while (yield from reader.take_wrapping(";")):
         yield from reader.read_call_object()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.server.text_reader import Steps
+from quire.server.text_reader import Reading
 from quire.server.tools.calls import CallReader
 from quire.server.tools.tool_format import CallLayout, ToolFormat, nine_character_id
 
 
-def _read_calls(reader: CallReader, marker: str) -> Steps[None]:
+def _read_calls(reader: CallReader, marker: str) -> Reading[None]:
     if (yield from reader.peek_visible()) == "[":
         yield from _read_list(reader)
     else:
         yield from _read_named(reader)
 
 
-def _read_list(reader: CallReader) -> Steps[None]:
+def _read_list(reader: CallReader) -> Reading[None]:
     yield from reader.expect("[")
     yield from reader.read_call_object()
     while (yield from reader.peek_visible()) != "]":
@@ -26,7 +26,7 @@ def _read_list(reader: CallReader) -> Steps[None]:
     reader.mark()
 
 
-def _read_named(reader: CallReader) -> Steps[None]:
+def _read_named(reader: CallReader) -> Reading[None]:
     reader.begin_call()
     name = yield from reader.read_name()
     if (yield from reader.take_literal("[CALL_ID]")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from quire.server.answer_events import ContentDelta, Event, merge_events
-from quire.server.text_reader import SPACE, MalformedTextError, Markers, Steps, TextEndedError
+from quire.server.text_reader import SPACE, MalformedTextError, Markers, Reading, TextEndedError
 from quire.server.text_stage import TextStage
 from quire.server.tools.calls import CallReader
 from quire.server.tools.tool_format import ToolFormat
@@ -50,7 +50,7 @@ class ToolParser(TextStage):
             events = merge_events([*events, ContentDelta("".join(self._space))])
         return events
 
-    def _read(self) -> Steps[None]:
+    def _read(self) -> Reading[None]:
         reader = self._reader
         while (marker := (yield from self._find_calls())) is not None:
             # A marker shows that a call is meant, whatever function it names; the client tells the model better.
@@ -64,7 +64,7 @@ class ToolParser(TextStage):
                 self._put_text(reader.break_call(cut=True))
             reader.unmark()
 
-    def _find_calls(self) -> Steps[str | None]:
+    def _find_calls(self) -> Reading[str | None]:
         """Read content up to calls. Returns their marker, "" where they have none; None at the end of the text."""
         reader = self._reader
         if self._format.bare_opener and self._at_edge:

@@ -121,10 +121,5 @@ def _name_and_arguments(call: object, index: int) -> tuple[str, dict[str, Any]]:
 
 
 def _text_of(content: object) -> str:
-    """A message's content as text: a string, a list of text parts, or nothing."""
-    match content:
-        case str():
-            return content
-        case list():
-            return "".join(part["text"] for part in content if isinstance(part, Mapping) and "text" in part)
-    return ""
+    """A message's content, which is null beside calls."""
+    return content if isinstance(content, str) else ""

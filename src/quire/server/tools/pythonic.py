@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from quire.server.text_reader import Steps
+from quire.server.text_reader import Reading
 from quire.server.tools.calls import CallReader
 from quire.server.tools.tool_format import CallLayout, ToolFormat
 
 _ENDS = {"<|python_start|>": "<|python_end|>", "<|tool_call_start|>": "<|tool_call_end|>"}
 
 
-def _read_calls(reader: CallReader, marker: str) -> Steps[None]:
+def _read_calls(reader: CallReader, marker: str) -> Reading[None]:
     yield from reader.expect("[")
     yield from _read_call(reader)
     while (yield from reader.peek_visible()) != "]":
@@ -22,7 +22,7 @@ def _read_calls(reader: CallReader, marker: str) -> Steps[None]:
         yield from reader.take_wrapping(_ENDS[marker])
 
 
-def _read_call(reader: CallReader) -> Steps[None]:
+def _read_call(reader: CallReader) -> Reading[None]:
     reader.begin_call()
     reader.name_call((yield from reader.read_name()))
     yield from reader.expect("(")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.server.text_reader import Steps
+from quire.server.text_reader import Reading
 from quire.server.tools.calls import CallReader
 
-ReadCalls = Callable[[CallReader, str], Steps[None]]
+ReadCalls = Callable[[CallReader, str], Reading[None]]
 """Reads the calls behind a marker that was just read; the marker is "" where the calls have none."""
 
 
