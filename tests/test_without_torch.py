@@ -28,7 +28,7 @@ sys.meta_path.insert(0, NoTorch())
 IMPORT_CONTROL = """
 import importlib, pkgutil
 import quire
-for folder in ("core", "checkpoint", "plan", "cache", "scheduler", "engine", "bench", "cli"):
+for folder in ("core", "host", "checkpoint", "plan", "cache", "scheduler", "engine", "bench", "cli"):
     package = importlib.import_module(f"quire.{folder}")
     for module in pkgutil.walk_packages(package.__path__, f"quire.{folder}."):
         importlib.import_module(module.name)

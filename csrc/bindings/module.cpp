@@ -48,7 +48,7 @@ std::vector<std::tuple<std::string, int64_t, int64_t, Times>> kernel_times() {
 }  // namespace
 
 NB_MODULE(_native, module) {
-    // A process that ends may leave objects to the system; who serves has told the collector to (core/collector.py).
+    // A process that ends may leave objects to the system; who serves has told the collector to (host/collector.py).
     nb::set_leak_warnings(false);
     module.doc() = "Native CPU kernels; their faces are in quire.kernels.";
     nb::class_<Program>(module, "Program")

@@ -18,7 +18,6 @@ from tests.server.own_server import wait_for
 from quire import AsyncLLM, SamplingParams
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.config import EngineConfig
-from quire.core.frames import Frames
 from quire.core.outputs import RequestOutput
 from quire.core.request import Request
 from quire.core.sampling_params import OutputKind
@@ -27,6 +26,7 @@ from quire.engine import remote_engine
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.engine_link import Received
 from quire.engine.engine_process import EngineService
+from quire.engine.frames import Frames
 from quire.engine.heartbeat import Heartbeat
 from quire.engine.input_processor import InputProcessor
 from quire.engine.launch import launch

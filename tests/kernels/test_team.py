@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from quire.core.cores import allowed_cores
 from quire.core.native import has_native_module
+from quire.host.cores import allowed_cores
 from quire.kernels import native, native_module
 from quire.kernels.array import Arrays
 from quire.kernels.dtype import DType

@@ -14,7 +14,7 @@ import torch
 
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
-from quire.core.host_memory import memory_for_loading
+from quire.host.host_memory import memory_for_loading
 from quire.kernels.select import select_ops
 from quire.models.registry import DECODERS, load_model
 

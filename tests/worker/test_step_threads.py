@@ -14,9 +14,9 @@ import pytest
 from tests.inside import runner_of
 
 from quire import LLM, SamplingParams
-from quire.core.interrupts import DeferredInterrupt
 from quire.core.native import has_native_module
 from quire.core.outputs import RequestOutput
+from quire.host.interrupts import DeferredInterrupt
 from quire.kernels.native_module import thread_count
 from quire.plan.machine import read_machine
 from quire.worker.step_threads import CallersThread, OwnThread

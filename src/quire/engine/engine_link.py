@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from quire.core.frames import BadFrameError, Frames, Message
 from quire.core.wire import Answer, Delta, EngineStatus, FromEngine, StepOutputs, ToEngine
 from quire.engine.engine_addresses import EngineAddresses
+from quire.engine.frames import BadFrameError, Frames, Message
 from quire.errors import EngineDeadError
 
 LISTEN_S = 0.5

@@ -16,9 +16,7 @@ import msgspec
 import zmq
 
 from quire.config import EngineConfig
-from quire.core.collector import made_to_last
 from quire.core.embedding import EmbeddingRequest
-from quire.core.frames import BadFrameError, Frames
 from quire.core.request import Request
 from quire.core.wire import (
     AbortRequest,
@@ -41,12 +39,14 @@ from quire.core.wire import (
 from quire.engine.encode_engine import EncodeEngine
 from quire.engine.engine import Engine
 from quire.engine.engine_addresses import EngineAddresses
+from quire.engine.frames import BadFrameError, Frames
 from quire.engine.heartbeat import Heartbeat
 from quire.engine.launch import LaunchedEngine, launch
 from quire.engine.parent_watch import leave_with_parent
 from quire.engine.requests_in_progress import id_in_use
 from quire.engine.stats import STATS_INTERVAL_S, collect_stats
 from quire.errors import InvalidRequestError, QuireError
+from quire.host.collector import made_to_last
 
 logger = logging.getLogger("quire")
 

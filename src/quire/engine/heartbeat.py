@@ -9,9 +9,9 @@ import time
 import zmq
 
 from quire.core.engine_info import EngineInfo
-from quire.core.frames import Frames
 from quire.core.stats import EngineStats
 from quire.core.wire import EngineState, EngineStatus
+from quire.engine.frames import Frames
 
 INTERVAL_S = 0.2
 NEWS_INTERVAL_S = 0.02

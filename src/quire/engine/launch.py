@@ -11,12 +11,12 @@ from quire.cache.kv_cache_manager import KVCacheManager
 from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from quire.config import EngineConfig, Task
 from quire.core.engine_info import EngineInfo
-from quire.core.host_memory import give_back_freed_memory
 from quire.engine.encode_engine import EncodeEngine
 from quire.engine.engine import Engine
 from quire.engine.engine_client import EngineClient
 from quire.engine.input_processor import InputProcessor
 from quire.engine.tokenizer import Tokenizer
+from quire.host.host_memory import give_back_freed_memory
 from quire.plan.machine import read_machine
 from quire.plan.resolve import resolve
 from quire.plan.resolved_config import ResolvedConfig

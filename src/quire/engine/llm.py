@@ -21,7 +21,6 @@ from quire.core.embedding import (
     ScoringRequestOutput,
 )
 from quire.core.engine_info import EngineInfo
-from quire.core.interrupts import DeferredInterrupt
 from quire.core.outputs import BeamSearchOutput, RequestOutput
 from quire.core.request import Request
 from quire.core.sampling_params import BeamSearchParams, OutputKind, SamplingParams
@@ -34,6 +33,7 @@ from quire.engine.progress import Progress
 from quire.engine.request_fields import check_kind
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
+from quire.host.interrupts import DeferredInterrupt
 
 Messages = Sequence[Mapping[str, Any]]
 AnyRequest = Request | EmbeddingRequest

@@ -12,8 +12,8 @@ import tokenizers
 
 from quire.checkpoint.token_bytes import read_token_decoder
 from quire.checkpoint.tokenizer_files import TokenizerFiles
-from quire.core.host_memory import give_back_freed_memory
 from quire.errors import CheckpointError, InvalidRequestError
+from quire.host.host_memory import give_back_freed_memory
 
 LONG_TEXT = 4096
 """Characters from which on a text is encoded without the interpreter's lock, which only the library's call for batches gives up:

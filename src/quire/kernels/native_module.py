@@ -9,9 +9,9 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from quire.core.cores import allowed_cores
 from quire.core.native import has_native_module
 from quire.errors import InvalidRequestError, QuireError
+from quire.host.cores import allowed_cores
 from quire.kernels.recording import current_recording
 
 

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.core.cores import allowed_cores
 from quire.core.native import has_native_module
+from quire.host.cores import allowed_cores
 
 NATIVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """Feature flags (x86, then Arm) of CPUs that multiply bfloat16 in hardware. Others convert to float32 and back."""

@@ -19,8 +19,8 @@ import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
-from quire.core.collector import made_to_last
 from quire.engine.parent_watch import leave_with_parent
+from quire.host.collector import made_to_last
 from quire.server.api_orders import ApiOrders
 from quire.server.http_protocol import bounded_protocol
 from quire.server.late_app import LateApp

@@ -11,12 +11,12 @@ from fastapi import FastAPI
 
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.core.engine_info import EngineInfo
-from quire.core.host_memory import give_back_freed_memory
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.input_processor import InputProcessor
 from quire.engine.remote_engine import ClientFiles, FinishFiles, RemoteEngine
 from quire.engine.tokenizer import Tokenizer
+from quire.host.host_memory import give_back_freed_memory
 from quire.server.admission import Admission
 from quire.server.api_orders import ApiOrders
 from quire.server.app import make_app

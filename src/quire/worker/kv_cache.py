@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 
 from quire.attention.backend import LayerKVCache
-from quire.core.interrupts import DeferredInterrupt
 from quire.core.kv_layout import KVCacheConfig, KVCacheDType, values_per_head
+from quire.host.interrupts import DeferredInterrupt
 from quire.kernels.tensor import Tensors
 
 Made = TypeVar("Made")

@@ -7,7 +7,7 @@ import logging
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
-from quire.core.host_memory import memory_for_loading
+from quire.host.host_memory import memory_for_loading
 from quire.kernels.native_module import instruction_sets, thread_count
 from quire.kernels.ops import Ops
 from quire.kernels.select import select_ops

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
 from quire.config import WorkerConfig
-from quire.core.interrupts import unbroken
+from quire.host.interrupts import unbroken
 from quire.kernels.native_module import use_instruction_set
 from quire.kernels.ops import Ops
 

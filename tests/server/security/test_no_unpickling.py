@@ -27,8 +27,8 @@ import quire
 from quire import LLM
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.cli import serve
-from quire.core.frames import VERSION_BYTE, BadFrameError, Frames
 from quire.core.wire import FromEngine, ToEngine
+from quire.engine.frames import VERSION_BYTE, BadFrameError, Frames
 from quire.errors import QuireError
 from quire.server.routes import ROUTERS
 
@@ -84,7 +84,7 @@ def test_the_gate_sees(line: str) -> None:
     assert list(breaches(ast.parse(line)))
 
 
-WORDS = ("frames", "sampling_params", "sampling_rules", "structured_outputs", "embedding", "wire")
+WORDS = ("sampling_params", "sampling_rules", "structured_outputs", "embedding", "wire")
 BEFORE_THE_ENGINE = ("server", "client", "cli", "checkpoint", "engine", *(f"core/{name}.py" for name in WORDS))
 """Where input is read and let in; what lies behind (scheduler, worker, models) sees only what was let in."""
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.core import cores
-from quire.core.cores import allowed_cores
+from quire.host import cores
+from quire.host.cores import allowed_cores
 
 
 @pytest.fixture

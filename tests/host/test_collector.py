@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from quire.core.collector import made_to_last
 from quire.core.native import has_native_module
+from quire.host.collector import made_to_last
 
 PROGRAM = """
 import gc
-from quire.core.collector import made_to_last
+from quire.host.collector import made_to_last
 from quire.kernels.native_module import module
 
 with made_to_last():

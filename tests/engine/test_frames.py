@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.frames import VERSION_BYTE, BadFrameError, Frames
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.core.wire import AbortRequest, AddRequest, FromEngine, SampleDelta, StepOutputs, ToEngine
+from quire.engine.frames import VERSION_BYTE, BadFrameError, Frames
 
 TO_ENGINE: Frames[ToEngine] = Frames(ToEngine)
 FROM_ENGINE: Frames[FromEngine] = Frames(FromEngine)

@@ -10,7 +10,7 @@ import pytest
 FAULTS = """
 import resource
 import torch
-from quire.core.host_memory import memory_for_loading
+from quire.host.host_memory import memory_for_loading
 
 with memory_for_loading():
     loaded = [torch.ones(1 << 20) for _ in range(5)]
@@ -34,7 +34,7 @@ def test_second_step_faults_nothing_in() -> None:
 
 FREED = """
 import threading
-from quire.core.host_memory import give_back_freed_memory
+from quire.host.host_memory import give_back_freed_memory
 
 def resident():
     with open("/proc/self/statm") as file:
