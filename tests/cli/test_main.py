@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import ENVIRONMENT, QUIRE, RunQuire
+from tests.server.own_server import own_server
 
 from quire.cli.main import COMMANDS
 
@@ -169,3 +170,8 @@ def test_a_chat_template_that_cannot_be_read_is_one_line(
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert "template in UTF-8" in result.stderr
+
+
+def test_a_quiet_server_tells_the_port_that_the_system_chose(tiny_llama: Path) -> None:
+    with own_server(str(tiny_llama), "--quiet") as server:
+        assert server.log().count("\n") == 1, "and nothing else"

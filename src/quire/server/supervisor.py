@@ -59,7 +59,10 @@ def serve(engine: EngineConfig, server: ServerConfig, executor: str) -> int:
     """Until a signal or a failure ends it; returns the exit code. Raises PortInUseError before anything is started."""
     with listen(server.host, server.port) as listener, private_directory() as directory:
         host, port = listener.getsockname()[:2]
-        logger.info("Listening on http://%s:%d (loading %s)", f"[{host}]" if ":" in host else host, port, engine.model)
+        # A port that the system chose is told in any case: nothing else does.
+        level = logging.INFO if server.port else logging.WARNING
+        address = f"[{host}]" if ":" in host else host
+        logger.log(level, "Listening on http://%s:%d (loading %s)", address, port, engine.model)
         supervisor = Supervisor(server, directory)
         with supervisor.catch_signals() as wakeup:
             supervisor.start(engine, executor, listener)
