@@ -258,7 +258,7 @@ def test_cve_2025_29770_long_grammars_are_forgotten_sooner(
     for index in range(40):
         check.resolve(StructuredOutputs(regex=f"{index}" + "b" * 1000))
     assert check._answers._num_characters <= 20_000
-    assert check._answers._num_characters == sum(len(a.grammar) for a in check._answers._answers.values())
+    assert check._answers._num_characters == sum(len(answer.grammar) for answer, _ in check._answers._answers.values())
 
 
 def resident_bytes(process_id: int) -> int:
