@@ -104,24 +104,7 @@ def rope_(x: T, cos: Tensor, sin: Tensor) -> T:
 
 def gated(gate: T, up: Tensor, kind: str) -> T:
     """activation(gate) * up, each [T, D]; `kind` is one of GATES."""
-    assert gate.shape == up.shape
-    assert gate.dtype == up.dtype
-    assert gate.stride()[1] == up.stride()[1] == 1
-    num_tokens, width = gate.shape
-    y = gate.new_empty((num_tokens, width))
-    module().gated(
-        current_program(by_token=True),
-        instruction_sets()[0],
-        (gate.data_ptr(), gate.stride()[0], 0),
-        (up.data_ptr(), up.stride()[0], 0),
-        (y.data_ptr(), width, 0),
-        num_tokens,
-        width,
-        getattr(module().Activation, kind),
-        is_bfloat16(gate),
-        thread_count(),
-    )
-    return y
+    return _map_pairs("gated", gate, up, getattr(module().Activation, kind))
 
 
 def gated_halves(both: T, kind: str) -> T:
@@ -142,23 +125,7 @@ def softcap(x: T, cap: float) -> T:
 
 def add(x: T, z: T) -> T:
     """x + z, each [T, D]."""
-    assert x.shape == z.shape
-    assert x.dtype == z.dtype
-    assert x.stride()[1] == z.stride()[1] == 1
-    num_tokens, width = x.shape
-    y = x.new_empty((num_tokens, width))
-    module().add(
-        current_program(by_token=True),
-        instruction_sets()[0],
-        (x.data_ptr(), x.stride()[0], 0),
-        (z.data_ptr(), z.stride()[0], 0),
-        (y.data_ptr(), width, 0),
-        num_tokens,
-        width,
-        is_bfloat16(x),
-        thread_count(),
-    )
-    return y
+    return _map_pairs("add", x, z)
 
 
 def scale(x: T, factor: float) -> T:
@@ -199,6 +166,28 @@ def gather(table: T, indices: Tensor) -> T:
         num_tokens,
         width,
         is_bfloat16(table),
+        thread_count(),
+    )
+    return y
+
+
+def _map_pairs(name: str, x: T, z: Tensor, *options: object) -> T:
+    """The function of that name, of both, each [T, D]."""
+    assert x.shape == z.shape
+    assert x.dtype == z.dtype
+    assert x.stride()[1] == z.stride()[1] == 1
+    num_tokens, width = x.shape
+    y = x.new_empty((num_tokens, width))
+    getattr(module(), name)(
+        current_program(by_token=True),
+        instruction_sets()[0],
+        (x.data_ptr(), x.stride()[0], 0),
+        (z.data_ptr(), z.stride()[0], 0),
+        (y.data_ptr(), width, 0),
+        num_tokens,
+        width,
+        *options,
+        is_bfloat16(x),
         thread_count(),
     )
     return y
