@@ -28,7 +28,7 @@ KV_DTYPES = {"auto": None, "int8": torch.int8}
 
 
 def layer(
-    shape: AttentionShape, batch: ForwardBatch, cache: LayerKVCache, instruction_set: str | None
+    shape: AttentionShape, batch: ForwardBatch, cache: LayerKVCache
 ) -> tuple[Callable[[], object], Callable[[], object]]:
     """Attention and writes of one layer; its cache is filled."""
     dtype = torch.bfloat16 if cache.key.dtype == torch.int8 else cache.key.dtype
@@ -47,11 +47,10 @@ def layer(
             lens,
             scale=shape.scale,
             window=shape.window,
-            instruction_set=instruction_set,
         )
 
     def write() -> object:
-        return native.write_kv(key, value, cache.key, cache.value, rows.slots, instruction_set=instruction_set)
+        return native.write_kv(key, value, cache.key, cache.value, rows.slots)
 
     return attend, write
 
@@ -75,6 +74,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="time spent on each case")
     arguments = parser.parse_args()
     native_module.use_num_threads(arguments.threads)
+    native_module.use_instruction_set(arguments.instruction_set)
     torch.manual_seed(0)
     rows = []
     for model, shape in ATTENTION_SHAPES.items():
@@ -83,7 +83,7 @@ def main() -> None:
             functions: dict[str, Callable[[], object]] = {}
             for name, kv_dtype in KV_DTYPES.items():
                 caches = [filled(cache, shape, kv_dtype) for _ in range(arguments.layers)]
-                layers = [layer(shape, batch, kept, arguments.instruction_set) for kept in caches]
+                layers = [layer(shape, batch, kept) for kept in caches]
                 functions[f"attention_{name}"] = lambda layers=layers: [attend() for attend, _ in layers]
                 functions[f"write_{name}"] = lambda layers=layers: [write() for _, write in layers]
             found = {name: us / arguments.layers for name, us in measure(functions, arguments.seconds).items()}

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.attention.paged_rows import PagedRows, Tokens, make_shape, make_tokens
-from tests.attention.test_cpu_attention import KV_DTYPES, backend, joined, meets_codes_by_codes
+from tests.attention.test_cpu_attention import KV_DTYPES, ForcedBackend, joined, meets_codes_by_codes
 from tests.attention.test_torch_attention import assert_dense
 from tests.kernels.forced import SETS
 from tests.kernels.guarded import guarded_outputs
@@ -67,12 +67,12 @@ def test_contexts_around_sections(
 ) -> None:
     """Five rows together are not split, one alone is."""
     rows = [make_tokens(shape, length, seed=length, dtype=dtype) for length in LENGTHS]
-    paged, outputs = last_outputs(backend(instruction_set), shape, rows, [2, 1], kv_dtype)
+    paged, outputs = last_outputs(ForcedBackend(instruction_set), shape, rows, [2, 1], kv_dtype)
     assert_dense(paged, outputs, shape, by_codes=meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype))
     for num_threads, first in ((1, 4), (2, 1), (3, 4)):
         native_module.use_num_threads(num_threads)
         for row, expected in zip(rows[first:], outputs[first:], strict=True):
-            _, (alone,) = last_outputs(backend(instruction_set), shape, [row], [1, 1, 1], kv_dtype, seed=1)
+            _, (alone,) = last_outputs(ForcedBackend(instruction_set), shape, [row], [1, 1, 1], kv_dtype, seed=1)
             assert torch.equal(alone, expected), (len(row), num_threads)
 
 
@@ -88,7 +88,7 @@ def test_chunks_over_a_border(
     found = []
     for num_threads, counts in ((1, [140]), (2, [140]), (3, [33] * 4 + [8]), (2, [130, *[1] * 10])):
         native_module.use_num_threads(num_threads)
-        paged, outputs = last_outputs(backend(instruction_set), shape, [row], counts, kv_dtype)
+        paged, outputs = last_outputs(ForcedBackend(instruction_set), shape, [row], counts, kv_dtype)
         found += outputs
     assert_dense(paged, found[:1], shape, by_codes=meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype))
     for other in found[1:]:
@@ -105,10 +105,10 @@ def test_rows_that_share_sections(
     shape = make_shape(num_heads=6, num_kv_heads=2, head_dim=64)
     prefix = make_tokens(shape, common, seed=9, dtype=dtype)
     rows = [joined(prefix, make_tokens(shape, 3 + 300 * r, seed=r, dtype=dtype)) for r in range(4)]
-    _, apart = last_outputs(backend(instruction_set), shape, rows, [2, 1], kv_dtype)
+    _, apart = last_outputs(ForcedBackend(instruction_set), shape, rows, [2, 1], kv_dtype)
     for num_threads in (1, 2, 3):
         native_module.use_num_threads(num_threads)
-        together = PagedRows(backend(instruction_set), shape, rows, block_size=16, seed=3, kv_dtype=kv_dtype)
+        together = PagedRows(ForcedBackend(instruction_set), shape, rows, block_size=16, seed=3, kv_dtype=kv_dtype)
         together.step({0: len(rows[0]) - 3}, last_tokens=True)
         shared = common // 16
         for r in range(1, 4):
@@ -138,11 +138,11 @@ def test_any_rows(  # type: ignore[no-untyped-def]
     shape = make_shape(num_kv_heads * of_each, num_kv_heads, head_dim, window, logit_softcap)
     rows = [make_tokens(shape, length, seed=r, dtype=dtype) for r, length in enumerate(lengths)]
     native_module.use_num_threads(num_threads)
-    paged, outputs = last_outputs(backend(instruction_set), shape, rows, counts, kv_dtype)
+    paged, outputs = last_outputs(ForcedBackend(instruction_set), shape, rows, counts, kv_dtype)
     assert_dense(paged, outputs, shape, by_codes=meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype))
     native_module.use_num_threads(2)
     for row, expected in zip(rows, outputs, strict=True):
-        _, (alone,) = last_outputs(backend(instruction_set), shape, [row], [sum(counts)], kv_dtype, seed=1)
+        _, (alone,) = last_outputs(ForcedBackend(instruction_set), shape, [row], [sum(counts)], kv_dtype, seed=1)
         assert torch.equal(alone, expected)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.attention.paged_rows import PagedRows, Tokens, last_of_steps, make_shape, make_tokens
 from tests.attention.test_torch_attention import SHAPES, assert_dense, assert_nan_stays_its_own, schedules
-from tests.kernels.forced import SETS, TILES
+from tests.kernels.forced import SETS, TILES, forced
 from tests.kernels.guarded import guarded_outputs
 
 from quire.attention.backend import AttentionShape
 from quire.attention.cpu_backend import CpuBackend
 from quire.core.native import has_native_module
 from quire.kernels import native, native_module
+from quire.kernels.array import Array
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -30,10 +32,12 @@ def guards() -> Iterator[None]:
         yield
 
 
-def backend(instruction_set: str) -> CpuBackend:
-    chosen = CpuBackend()
-    chosen.instruction_set = instruction_set
-    return chosen
+class ForcedBackend(CpuBackend):
+    def __init__(self, instruction_set: str | None) -> None:
+        self._instruction_set = instruction_set
+
+    def attend(self, *args: Any, **options: Any) -> Array:
+        return forced(self._instruction_set, super().attend, *args, **options)
 
 
 def meets_codes_by_codes(
@@ -69,11 +73,11 @@ def shapes(draw: st.DrawFn) -> AttentionShape:
 def test_mixed_steps(schedule, shape, dtype, kv_dtype, block_size, instruction_set) -> None:  # type: ignore[no-untyped-def]
     lengths, steps = schedule
     rows = [make_tokens(shape, length, seed=r, dtype=dtype) for r, length in enumerate(lengths)]
-    paged = PagedRows(backend(instruction_set), shape, rows, block_size=block_size, kv_dtype=kv_dtype)
+    paged = PagedRows(ForcedBackend(instruction_set), shape, rows, block_size=block_size, kv_dtype=kv_dtype)
     by_codes = meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype)
     outputs = paged.run(steps)
     assert_dense(paged, outputs, shape, by_codes=by_codes)
-    again = PagedRows(backend(instruction_set), shape, rows, block_size=block_size, kv_dtype=kv_dtype)
+    again = PagedRows(ForcedBackend(instruction_set), shape, rows, block_size=block_size, kv_dtype=kv_dtype)
     for found, expected in zip(again.run(steps, last_tokens=True), last_of_steps(outputs, steps), strict=True):
         assert torch.equal(found, expected)
 
@@ -88,14 +92,16 @@ def test_a_rows_bits_are_its_own(
     """Alone and whole, or in chunks among others, over other blocks, with one thread or two."""
     probe = make_tokens(shape, 150, seed=1, dtype=dtype)
     others = [make_tokens(shape, length, seed=length, dtype=dtype) for length in (40, 77, 200)]
-    (alone,) = PagedRows(backend(instruction_set), shape, [probe], block_size=16, kv_dtype=kv_dtype).run([{0: 150}])
+    (alone,) = PagedRows(ForcedBackend(instruction_set), shape, [probe], block_size=16, kv_dtype=kv_dtype).run(
+        [{0: 150}]
+    )
     threads = native_module.thread_count()
     try:
         for num_threads in (1, 2):
             native_module.use_num_threads(num_threads)
             for cuts in ([149, 1], [1, 64, 85], [33] * 4 + [18], [100, *[1] * 50]):
                 among = PagedRows(
-                    backend(instruction_set),
+                    ForcedBackend(instruction_set),
                     shape,
                     [others[0], probe, *others[1:]],
                     block_size=16,
@@ -123,7 +129,9 @@ def test_many_decodes_have_the_bits_of_each_alone(
     tokens = {r: 2 if length == 17 else 1 for r, length in enumerate(lengths)}
 
     def last_tokens(rows_of: list[int]) -> list[torch.Tensor]:
-        paged = PagedRows(backend(instruction_set), shape, [rows[r] for r in rows_of], block_size=32, kv_dtype=kv_dtype)
+        paged = PagedRows(
+            ForcedBackend(instruction_set), shape, [rows[r] for r in rows_of], block_size=32, kv_dtype=kv_dtype
+        )
         known = {i: lengths[r] - tokens[r] for i, r in enumerate(rows_of)}
         if prompts := {i: count for i, count in known.items() if count}:
             paged.step(prompts)
@@ -157,7 +165,7 @@ def test_bits_are_those_of_rows_that_share_no_blocks(
     prefix_of = [r // neighbours % 2 for r in range(10)]
     rows = [joined(common[prefix_of[r]], make_tokens(shape, 7 + r, seed=r, dtype=dtype)) for r in range(10)]
     apart, together = (
-        PagedRows(backend(instruction_set), shape, rows, block_size=block_size, seed=seed, kv_dtype=kv_dtype)
+        PagedRows(ForcedBackend(instruction_set), shape, rows, block_size=block_size, seed=seed, kv_dtype=kv_dtype)
         for seed in (0, 3)
     )
     known = [len(row) - 7 - r for r, row in enumerate(rows)]
@@ -203,7 +211,7 @@ def test_scores_that_rise_or_fall_along_the_row(
     row.key[..., 0] = slope * (torch.arange(300)[:, None] - 150)
     outputs = []
     for steps in ([{0: 300}], [{0: 100}, {0: 199}, {0: 1}]):
-        paged = PagedRows(backend(instruction_set), shape, [row], block_size=16, kv_dtype=kv_dtype)
+        paged = PagedRows(ForcedBackend(instruction_set), shape, [row], block_size=16, kv_dtype=kv_dtype)
         outputs += paged.run(steps)
         by_codes = meets_codes_by_codes(instruction_set, shape, dtype, kv_dtype)
         assert_dense(paged, outputs[-1:], shape, by_codes=by_codes)
@@ -223,7 +231,7 @@ def test_many_tokens_after_many_keys_have_the_bits_of_few_at_a_time(
     outputs = []
     for num_threads, counts in ((1, [70]), (2, [70]), (2, [10] * 7)):
         native_module.use_num_threads(num_threads)
-        paged = PagedRows(backend(instruction_set), shape, [row], block_size=16)
+        paged = PagedRows(ForcedBackend(instruction_set), shape, [row], block_size=16)
         paged.step({0: 4230}, last_tokens=True)
         outputs += paged.run([{0: count} for count in counts])
     assert torch.equal(outputs[0], outputs[1])
@@ -249,7 +257,7 @@ def test_a_later_tokens_overflow_is_nothing_to_those_before(
         row.value[37, :, 3] = value
         outputs = []
         for counts in ([40], [37, 1, 2]):
-            paged = PagedRows(backend(instruction_set), shape, [row], block_size=block_size, kv_dtype=kv_dtype)
+            paged = PagedRows(ForcedBackend(instruction_set), shape, [row], block_size=block_size, kv_dtype=kv_dtype)
             outputs += paged.run([{0: count} for count in counts])
         assert outputs[0][:37].isfinite().all()
         assert torch.equal(outputs[0][:37], outputs[1][:37])
@@ -266,7 +274,7 @@ def test_codes_are_the_nearest(block_size: int, dtype: torch.dtype, instruction_
     x[0, 7, 1] = 0
     key_cache, value_cache = torch.full((2, 48 // block_size + 1, block_size, 3, 10), 77, dtype=torch.int8)
     slots = torch.randperm(48 // block_size * block_size, generator=generator)[:40]
-    native.write_kv(x[0], x[1], key_cache, value_cache, slots, instruction_set=instruction_set)
+    forced(instruction_set, native.write_kv, x[0], x[1], key_cache, value_cache, slots)
     for kept, written, is_key in ((key_cache, x[0], True), (value_cache, x[1], False)):
         codes, scales = unpacked(kept, block_size, 8, is_key)
         magnitude = written.float().abs().amax(-1)
@@ -299,7 +307,9 @@ def unpacked(cache: torch.Tensor, block_size: int, head_dim: int, is_key: bool) 
     return codes.reshape(-1, num_heads, head_dim), scales.permute(0, 2, 1).reshape(-1, num_heads)
 
 
-def test_an_instruction_set_the_cpu_lacks_is_refused() -> None:
+def test_an_instruction_set_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernels too, should it come to them."""
+    monkeypatch.setattr(native_module, "emulated_sets", lambda: ("sve9",))
     shape = make_shape()
     with pytest.raises(ValueError, match="lacks the instruction set sve9"):
-        PagedRows(backend("sve9"), shape, [make_tokens(shape, 4, seed=0)]).run([{0: 4}])
+        PagedRows(ForcedBackend("sve9"), shape, [make_tokens(shape, 4, seed=0)]).run([{0: 4}])

@@ -67,7 +67,7 @@ def test_texts_of_any_length(
 ) -> None:
     shape = make_shape(num_heads=num_heads, num_kv_heads=num_heads, head_dim=head_dim)
     heads = projected(lengths, shape, dtype)
-    found = forced(instruction_set, lambda: attend(CpuEncoderBackend(), heads, lengths, shape))
+    found = forced(instruction_set, attend, CpuEncoderBackend(), heads, lengths, shape)
     expected = attend(ReferenceEncoderBackend(), heads, lengths, shape)
     torch.testing.assert_close(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
@@ -82,7 +82,7 @@ def test_a_texts_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> N
     try:
         for num_threads in (1, 2):
             native_module.use_num_threads(num_threads)
-            together = forced(instruction_set, lambda: attend(CpuEncoderBackend(), heads, lengths, shape, num_layers=2))
+            together = forced(instruction_set, attend, CpuEncoderBackend(), heads, lengths, shape, num_layers=2)
             for length, (first, last) in zip(lengths, pairwise([0, *accumulate(lengths)]), strict=True):
                 part = heads[first:last]
                 alone = forced(instruction_set, lambda p=part, n=length: attend(CpuEncoderBackend(), p, [n], shape))
@@ -101,9 +101,9 @@ def test_a_text_of_several_sections(instruction_set: str, dtype: torch.dtype) ->
     try:
         for num_threads in (1, 2):
             native_module.use_num_threads(num_threads)
-            found = forced(instruction_set, lambda: attend(CpuEncoderBackend(), heads, lengths, shape))
+            found = forced(instruction_set, attend, CpuEncoderBackend(), heads, lengths, shape)
             torch.testing.assert_close(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-            alone = forced(instruction_set, lambda: attend(CpuEncoderBackend(), heads[:1100], lengths[:1], shape))
+            alone = forced(instruction_set, attend, CpuEncoderBackend(), heads[:1100], lengths[:1], shape)
             assert torch.equal(alone, found[:1100])
     finally:
         native_module.use_num_threads(threads)

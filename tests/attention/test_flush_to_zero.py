@@ -8,7 +8,7 @@ import platform
 import pytest
 import torch
 from tests.attention.paged_rows import PagedRows, Tokens, make_shape, make_tokens
-from tests.attention.test_cpu_attention import backend
+from tests.attention.test_cpu_attention import ForcedBackend
 from tests.kernels.forced import SETS
 
 from quire.core.native import has_native_module
@@ -35,7 +35,7 @@ def test_weights_below_the_smallest_normal_number(length: int, dtype: torch.dtyp
     key[1:, 0, 0] = -POWERS * math.log(2) / (16.0 * shape.scale)
     value[0] = 1.0
     row = Tokens(query.to(dtype), key.to(dtype), value.to(dtype))
-    (output,) = PagedRows(backend(instruction_set), shape, [row], block_size=16).run([{0: length - 1}, {0: 1}])
+    (output,) = PagedRows(ForcedBackend(instruction_set), shape, [row], block_size=16).run([{0: length - 1}, {0: 1}])
     assert torch.equal(output, torch.ones_like(output))
     assert (torch.tensor([1e-39]) * 0.5).item() > 0
 
@@ -49,7 +49,7 @@ def test_zeros_have_one_sign_however_a_prompt_is_cut(dtype: torch.dtype, instruc
 
     def run(cuts: list[dict[int, int]]) -> torch.Tensor:
         shape = make_shape(num_heads=2, num_kv_heads=1, head_dim=64)
-        return PagedRows(backend(instruction_set), shape, [row], block_size=16, seed=1).run(cuts)[0]
+        return PagedRows(ForcedBackend(instruction_set), shape, [row], block_size=16, seed=1).run(cuts)[0]
 
     whole, one_by_one = run([{0: 40}]), run([{0: 1}] * 40)
     assert torch.equal(whole, one_by_one)

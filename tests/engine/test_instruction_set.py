@@ -68,7 +68,7 @@ def test_an_engine_runs_on_the_one_it_was_asked_for(llama: Path, in_float32: Any
     for how in ({}, {"enforce_eager": True, "max_num_batched_tokens": 33}):
         with LLM(str(llama), num_blocks=32, instruction_set=name, **settings, **how) as llm:
             answers.append(likely(llm))
-            assert native_module.instruction_sets()[0] == name
+            assert native_module.current_instruction_set() == name
     assert answers[1] == answers[0]
     tokens, logprobs = in_float32
     if kind == "float32":
@@ -82,7 +82,7 @@ def test_each_engine_of_a_process_has_its_own(tiny_llama: Path, enforce_eager: b
 
     def in_use(llm: LLM) -> str:
         llm.generate([[1, 2, 3]], PARAMS, use_tqdm=False)
-        return native_module.instruction_sets()[0]
+        return native_module.current_instruction_set()
 
     def engine(instruction_set: str) -> LLM:
         return LLM(

@@ -19,7 +19,6 @@ def guards() -> Iterator[None]:
 @pytest.fixture(params=native_module.instruction_sets())
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     """In use on this thread."""
-    fastest = native_module.instruction_sets()[0]
     native_module.use_instruction_set(request.param)
     yield request.param
-    native_module.use_instruction_set(fastest)
+    native_module.use_instruction_set(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch.nn import functional
@@ -11,6 +11,7 @@ from torch.nn import functional
 from quire.kernels import native_module, native_rows
 from quire.kernels.panels import PANEL
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 SETS = (*native_module.instruction_sets(), *native_module.emulated_sets())
@@ -25,11 +26,11 @@ def rows_of(instruction_set: str) -> str:
     return instruction_set if instruction_set in native_module.instruction_sets() else OTHERS[instruction_set]
 
 
-def forced(instruction_set: str, function: Callable[[], T]) -> T:
-    before = native_module.instruction_sets()[0]
+def forced(instruction_set: str | None, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    before = native_module.current_instruction_set()
     native_module.use_instruction_set(instruction_set)
     try:
-        return function()
+        return function(*args, **options)
     finally:
         native_module.use_instruction_set(before)
 
@@ -64,7 +65,7 @@ def assert_let_through_and_rounded_once(
     if found.dtype == torch.float32 or width % PANEL:
         both = multiply(found.dtype)
         gate, up = both[:, :width], both[:, width:]
-        assert torch.equal(found, forced(instruction_set, lambda: native_rows.gated(gate, up, kind)))
+        assert torch.equal(found, forced(instruction_set, native_rows.gated, gate, up, kind))
         return
     both = multiply(torch.float32).double()
     expected = GATES[kind](both[:, :width]) * both[:, width:]

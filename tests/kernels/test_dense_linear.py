@@ -10,6 +10,7 @@ from tests.kernels.forced import (
     SETS,
     assert_added_and_rounded_once,
     assert_let_through_and_rounded_once,
+    forced,
     rows_of,
 )
 from tests.kernels.torch_arrays import as_array, as_torch
@@ -54,7 +55,7 @@ def test_as_in_float64_and_nothing_else_is_written(  # type: ignore[no-untyped-d
     # Rows of a wider matrix: they need not lie next to each other.
     apart = torch.full((num_rows, num_inputs + 3), torch.nan, dtype=dtype)
     apart[:, :num_inputs] = x
-    dense_linear(apart[:, :num_inputs], packed(weight), bias, memory[:, 1:-1], instruction_set=instruction_set)
+    forced(instruction_set, dense_linear, apart[:, :num_inputs], packed(weight), bias, memory[:, 1:-1])
     assert memory[:, [0, -1]].isnan().all()
     expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
     tolerance = {
@@ -81,7 +82,7 @@ def test_results_are_added_to_what_is_there_and_rounded_once(  # type: ignore[no
     memory = torch.randn(num_rows, num_outputs + 2).to(dtype)
 
     def multiply(output: torch.Tensor, adds: bool) -> None:
-        dense_linear(x, weight, bias, output, adds=adds, instruction_set=instruction_set)
+        forced(instruction_set, dense_linear, x, weight, bias, output, adds=adds)
 
     assert_added_and_rounded_once(multiply, memory, 1)
 
@@ -102,9 +103,9 @@ def test_gated_at_once_as_one_after_the_other(  # type: ignore[no-untyped-def]
 
     def multiply(output_dtype: torch.dtype) -> torch.Tensor:
         output = torch.empty(num_rows, 2 * width, dtype=output_dtype)
-        return dense_linear(x, weight, output=output, instruction_set=instruction_set)
+        return forced(instruction_set, dense_linear, x, weight, output=output)
 
-    found = dense_gated(x, weight, kind, instruction_set=instruction_set)
+    found = forced(instruction_set, dense_gated, x, weight, kind)
     assert_let_through_and_rounded_once(found, multiply, kind, rows_of(instruction_set))
 
 
@@ -114,11 +115,11 @@ def test_many_rows_gated_at_once(instruction_set: str, num_threads: int) -> None
     """More than one block of rows for each thread; with the bits of few rows."""
     x, values = draw(301, 160, 96, torch.bfloat16)
     weight = packed(values)
-    one_by_one = [dense_gated(row, weight, "silu", instruction_set=instruction_set) for row in x.split(1)]
+    one_by_one = [forced(instruction_set, dense_gated, row, weight, "silu") for row in x.split(1)]
     threads = native_module.thread_count()
     try:
         native_module.use_num_threads(num_threads)
-        assert torch.equal(dense_gated(x, weight, "silu", instruction_set=instruction_set), torch.cat(one_by_one))
+        assert torch.equal(forced(instruction_set, dense_gated, x, weight, "silu"), torch.cat(one_by_one))
     finally:
         native_module.use_num_threads(threads)
 
@@ -129,13 +130,13 @@ def test_a_rows_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> No
     """Alone, with neighbours, in another tile, in another block of rows; one thread or two."""
     x, values = draw(301, 577, 203, dtype)
     weight = packed(values)
-    together = dense_linear(x, weight, instruction_set=instruction_set)
+    together = forced(instruction_set, dense_linear, x, weight)
     threads = native_module.thread_count()
     try:
         for num_threads in (1, 2):
             native_module.use_num_threads(num_threads)
             for first, last in ((0, 1), (2, 5), (3, 12), (298, 301), (40, 300)):
-                some = dense_linear(x[first:last], weight, instruction_set=instruction_set)
+                some = forced(instruction_set, dense_linear, x[first:last], weight)
                 assert torch.equal(some, together[first:last])
     finally:
         native_module.use_num_threads(threads)
@@ -147,7 +148,7 @@ def test_a_rows_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> No
 def test_rows_come_back_as_they_were(instruction_set: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     values = torch.randn(shape).to(dtype)
     indices = torch.tensor([shape[0] - 1, 0, 0, shape[0] // 2])
-    found = dense_rows(packed(values), indices, instruction_set=instruction_set)
+    found = forced(instruction_set, dense_rows, packed(values), indices)
     assert torch.equal(as_torch(found), values[indices])
 
 

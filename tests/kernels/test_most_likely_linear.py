@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernels.forced import SETS
+from tests.kernels.forced import SETS, forced
 from tests.kernels.test_sketch import KINDS, activations, all_logits, make_table
 
 from quire.core.native import has_native_module
@@ -25,9 +25,9 @@ WIDTH = 96
 def found(x: Array, table: PackedTable, instruction_set: str | None = None) -> tuple[list[int], list[int]]:
     """Token ids, and their logits' bits."""
     if isinstance(table.weight, DensePanels):
-        token_ids, largest = dense_most_likely(x, table.weight, instruction_set=instruction_set)
+        token_ids, largest = forced(instruction_set, dense_most_likely, x, table.weight)
     else:
-        token_ids, largest = quantized_most_likely(x, table.weight, instruction_set=instruction_set)
+        token_ids, largest = forced(instruction_set, quantized_most_likely, x, table.weight)
     return token_ids.stored.tolist(), largest.stored.view(np.int32).tolist()
 
 

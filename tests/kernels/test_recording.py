@@ -57,7 +57,7 @@ def block(x: Array, weight: Array) -> Array:
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("instruction_set", native_module.instruction_sets())
 def test_a_program_computes_what_the_kernels_compute(dtype: DType, num_threads: int, instruction_set: str) -> None:
-    forced(instruction_set, lambda: compare_with_kernels(dtype, num_threads))
+    forced(instruction_set, compare_with_kernels, dtype, num_threads)
 
 
 def compare_with_kernels(dtype: DType, num_threads: int) -> None:

@@ -35,7 +35,7 @@ def draw(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
 def test_rms_norm(num_tokens: int, num_heads: int, width: int, dtype: torch.dtype, instruction_set: str) -> None:
     memory = draw(num_tokens, num_heads + 2, width, dtype=dtype)
     x, weight = memory[:, 1:-1], draw(width, dtype=dtype, seed=1)
-    found = forced(instruction_set, lambda: native_rows.rms_norm(x, weight, 1e-5))
+    found = forced(instruction_set, native_rows.rms_norm, x, weight, 1e-5)
     assert found.is_contiguous()
     torch.testing.assert_close(found, REFERENCE.rms_norm(x, weight, 1e-5), **TOLERANCE[dtype])
 
@@ -47,7 +47,7 @@ def test_rms_norm_adds_before_it_rounds(num_tokens: int, width: int, dtype: torc
     expected = memory.clone()
     residual = memory[:, 2:-3]
     expected[:, 2:-3] = REFERENCE.rms_norm(x, weight, 1e-5, residual)
-    found = forced(instruction_set, lambda: native_rows.rms_norm(x, weight, 1e-5, residual))
+    found = forced(instruction_set, native_rows.rms_norm, x, weight, 1e-5, residual)
     assert found.data_ptr() == residual.data_ptr()
     torch.testing.assert_close(memory, expected, **TOLERANCE[dtype])
 
@@ -68,7 +68,7 @@ def test_layer_norm(
     x, weight = memory[:, 2:-1], draw(width, dtype=dtype, seed=1)
     x.copy_(draw(num_tokens, width, dtype=dtype) + mean)
     bias = draw(width, dtype=dtype, seed=2) if biased else None
-    found = forced(instruction_set, lambda: native_rows.layer_norm(x, weight, bias, 1e-5))
+    found = forced(instruction_set, native_rows.layer_norm, x, weight, bias, 1e-5)
     assert found.is_contiguous()
     factor = 50 if mean and dtype == torch.float32 else 1
     limits = {name: factor * limit for name, limit in TOLERANCE[dtype].items()}
@@ -88,7 +88,7 @@ def test_rope(num_tokens: int, num_heads: int, half: int, rest: int, dtype: torc
     before, x = memory.clone(), memory[:, 1:-1]
     cos, sin = draw(num_tokens, half, dtype=dtype, seed=1), draw(num_tokens, half, dtype=dtype, seed=2)
     expected = REFERENCE.rope(x, cos, sin)
-    found = forced(instruction_set, lambda: native_rows.rope_(x, cos, sin))
+    found = forced(instruction_set, native_rows.rope_, x, cos, sin)
     torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
     assert torch.equal(memory[:, [0, -1]], before[:, [0, -1]]), "the other heads stay as they are"
 
@@ -104,7 +104,7 @@ def test_rope(num_tokens: int, num_heads: int, half: int, rest: int, dtype: torc
 def test_gated(num_tokens: int, width: int, kind: str, scale: float, dtype: torch.dtype, instruction_set: str) -> None:
     gate, up = (draw(num_tokens, 2 * width, dtype=dtype) * scale).chunk(2, dim=-1)
     expected = REFERENCE.gated(gate, up, kind)
-    found = forced(instruction_set, lambda: native_rows.gated(gate, up, kind))
+    found = forced(instruction_set, native_rows.gated, gate, up, kind)
     limits = {name: limit * scale**2 if name == "atol" else limit for name, limit in TOLERANCE[dtype].items()}
     torch.testing.assert_close(found, expected, **limits)
 
@@ -123,7 +123,7 @@ def test_activate(
     memory = torch.full((num_tokens, width + 3), torch.nan, dtype=dtype)
     x = memory[:, 2:-1]
     x.copy_(draw(num_tokens, width, dtype=dtype) * scale)
-    found = forced(instruction_set, lambda: native_rows.activate(x, kind))
+    found = forced(instruction_set, native_rows.activate, x, kind)
     assert found.is_contiguous()
     expected = torch.stack([REFERENCE.activate(row[None], kind)[0] for row in x]) if num_tokens else x
     torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
@@ -140,7 +140,7 @@ def test_softcap(num_tokens: int, width: int, cap: float, dtype: torch.dtype, in
     memory = torch.full((num_tokens, width + 3), torch.nan, dtype=dtype)
     x = memory[:, 2:-1]
     x.copy_(draw(num_tokens, width, dtype=dtype) * 20)
-    found = forced(instruction_set, lambda: native_rows.softcap(x, cap))
+    found = forced(instruction_set, native_rows.softcap, x, cap)
     assert found.is_contiguous()
     expected = (cap * torch.tanh(x.double() / cap)).to(dtype)
     torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
@@ -150,7 +150,7 @@ def test_softcap(num_tokens: int, width: int, cap: float, dtype: torch.dtype, in
 def test_gelu_is_exact_far_below_zero_too(instruction_set: str) -> None:
     """To a hundred-thousandth of the value itself, where 1 + erf would have lost all digits."""
     x = torch.linspace(-9, 9, 3001).unsqueeze(0)
-    found = forced(instruction_set, lambda: native_rows.activate(x, "gelu")).double()
+    found = forced(instruction_set, native_rows.activate, x, "gelu").double()
     expected = x.double() * torch.special.erfc(x.double() * -(0.5**0.5)) / 2
     assert ((found - expected).abs() <= 1e-5 * expected.abs()).all()
 
@@ -170,7 +170,7 @@ def test_write_kv(num_tokens: int, num_heads: int, width: int, dtype: torch.dtyp
     expected = [cache.clone() for cache in caches]
     for cache, new in zip(expected, (key, value), strict=True):
         cache.flatten(0, 1).index_copy_(0, slots, new)
-    forced(instruction_set, lambda: native.write_kv(key, value, *caches, slots))
+    forced(instruction_set, native.write_kv, key, value, *caches, slots)
     assert all(torch.equal(found, wanted) for found, wanted in zip(caches, expected, strict=True))
 
 
@@ -213,7 +213,7 @@ def test_rotated_where_keys_are_written_as_one_after_the_other(
             native_rows.rope_(query, cos, sin)
         return [query, value, *caches]
 
-    expected, found = forced(instruction_set, lambda: run(False)), forced(instruction_set, lambda: run(True))
+    expected, found = forced(instruction_set, run, False), forced(instruction_set, run, True)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
@@ -233,8 +233,8 @@ def test_sums_and_products(
     x, z = memory[:, 1 : width + 1], memory[:, width + 2 : -1]
     x.copy_(draw(num_tokens, width, dtype=dtype))
     z.copy_(draw(num_tokens, width, dtype=dtype, seed=1))
-    assert torch.equal(forced(instruction_set, lambda: native_rows.add(x, z)), x + z)
-    assert torch.equal(forced(instruction_set, lambda: native_rows.scale(x, factor)), x * factor)
+    assert torch.equal(forced(instruction_set, native_rows.add, x, z), x + z)
+    assert torch.equal(forced(instruction_set, native_rows.scale, x, factor), x * factor)
 
 
 @given(
@@ -247,9 +247,9 @@ def test_sums_and_products(
 def test_gather(num_tokens: int, num_rows: int, width: int, dtype: torch.dtype, instruction_set: str) -> None:
     table = draw(num_rows, width, dtype=dtype)
     indices = torch.randint(num_rows, (num_tokens,), generator=torch.Generator().manual_seed(width))
-    assert torch.equal(forced(instruction_set, lambda: native_rows.gather(table, indices)), table[indices])
+    assert torch.equal(forced(instruction_set, native_rows.gather, table, indices), table[indices])
     part = table[:, width // 3 :]
-    assert torch.equal(forced(instruction_set, lambda: native_rows.gather(part, indices)), part[indices])
+    assert torch.equal(forced(instruction_set, native_rows.gather, part, indices), part[indices])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -294,5 +294,5 @@ def test_a_value_that_is_not_a_number_stays_one() -> None:
 def test_gates_far_below_zero_let_nothing_through(instruction_set: str) -> None:
     """Where e^-x is no number of float32 any more."""
     gate = torch.tensor([[-60.0, -87.0, -89.0, -127.0, -200.0, -60000.0]]).bfloat16()
-    found = forced(instruction_set, lambda: native_rows.gated(gate, torch.ones_like(gate), "silu"))
+    found = forced(instruction_set, native_rows.gated, gate, torch.ones_like(gate), "silu")
     assert (found.abs() < 1e-20).all()

@@ -59,8 +59,8 @@ def all_logits(x: Array, table: PackedTable, instruction_set: str | None = None)
     num_outputs = weight.layout.num_outputs if isinstance(weight, QuantizedPanels) else weight.num_outputs
     output = Array(np.empty((len(x), num_outputs), np.float32), DType.FLOAT32)
     if isinstance(weight, QuantizedPanels):
-        return quantized_linear(x, weight, output=output, instruction_set=instruction_set)
-    return dense_linear(x, weight, output=output, instruction_set=instruction_set)
+        return forced(instruction_set, quantized_linear, x, weight, output=output)
+    return forced(instruction_set, dense_linear, x, weight, output=output)
 
 
 def values_like_a_models(rng: np.random.Generator, num_rows: int, width: int) -> np.ndarray:
@@ -73,7 +73,7 @@ def values_like_a_models(rng: np.random.Generator, num_rows: int, width: int) ->
 def check(table: PackedTable, sketch: Sketch, x: Array, instruction_set: str | None = None) -> int:
     """How many panels were multiplied."""
     token_ids, largest = most_likely(all_logits(x, table, instruction_set))
-    found, its_logit, panels = most_likely_by_sketch(x, table.weight, sketch, instruction_set=instruction_set)
+    found, its_logit, panels = forced(instruction_set, most_likely_by_sketch, x, table.weight, sketch)
     assert found.stored.tolist() == token_ids.stored.tolist()
     np.testing.assert_array_equal(its_logit.stored.view(np.int32), largest.stored.view(np.int32))
     count = int(panels.stored[0])
@@ -116,7 +116,7 @@ def table_rows(table: PackedTable, sketch: Sketch) -> tuple[np.ndarray, np.ndarr
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
 def test_a_sketch_says_what_it_lacks(kind: str, instruction_set: str) -> None:
     table = make_table(kind, values_like_a_models(np.random.default_rng(2), 300, 128))
-    sketch = forced(instruction_set, lambda: make_sketch(table))
+    sketch = forced(instruction_set, make_sketch, table)
     rows, sketched = table_rows(table, sketch)
     lack = rows - sketched
     fine = sketch.columns.stored[-FINE:]
@@ -135,8 +135,8 @@ def apart_and_bounds(
     x: Array, table: PackedTable, sketch: Sketch, instruction_set: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[rows, tokens] each: how far logits are from their estimates; how far for what the sketch lacks, and for the activations."""
-    ordered, bounds = native_sketch._ordered(x, table.weight, sketch, rows_of(instruction_set))
-    estimates = quantized_linear(ordered, sketch.weight, instruction_set=instruction_set).stored.astype(np.float64)
+    ordered, bounds = forced(rows_of(instruction_set), native_sketch._ordered, x, table.weight, sketch)
+    estimates = forced(instruction_set, quantized_linear, ordered, sketch.weight).stored.astype(np.float64)
     apart = np.abs(all_logits(x, table, instruction_set).stored - estimates)
     of_sketch, of_rows = bounds.stored.astype(np.float64).T[..., None]
     return apart, sketch.lacks.stored * of_sketch, sketch.sizes.stored * of_rows

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.forced import SETS, assert_added_and_rounded_once
+from tests.kernels.forced import SETS, assert_added_and_rounded_once, forced
 from tests.kernels.test_dense_linear import DTYPES, draw, packed
 from tests.kernels.test_quantized_linear import make_rounded, rounded
 
@@ -57,11 +57,11 @@ def test_floats_as_in_float64_and_with_the_bits_of_rows_alone(
     weight = packed(values)
     assert in_stretches(75, weight.memory.shape[1] * dtype.itemsize, num_inputs, 53)
     output = torch.empty(75, 53)
-    dense_linear(x, weight, None, output, instruction_set=instruction_set)
+    forced(instruction_set, dense_linear, x, weight, None, output)
     torch.testing.assert_close(output.double(), x.double() @ values.double().T, rtol=0, atol=1e-2)
     for rows in in_sixteens(x):
         alone = torch.empty(len(x[rows]), 53)
-        dense_linear(x[rows], weight, None, alone, instruction_set=instruction_set)
+        forced(instruction_set, dense_linear, x[rows], weight, None, alone)
         assert torch.equal(alone, output[rows])
 
 
@@ -75,13 +75,13 @@ def test_bytes_as_in_float64_and_with_the_bits_of_rows_alone(
     x = torch.randn(75, num_inputs, generator=torch.Generator().manual_seed(1)).to(dtype)
     assert in_stretches(75, num_inputs, num_inputs, 53)
     output = torch.empty(75, 53)
-    quantized_linear(x, weight, None, output, instruction_set=instruction_set)
+    forced(instruction_set, quantized_linear, x, weight, None, output)
     torch.testing.assert_close(
         output.double(), rounded(x.double(), weight.layout) @ floats.double().T, rtol=0, atol=0.15
     )
     for rows in in_sixteens(x):
         alone = torch.empty(len(x[rows]), 53)
-        quantized_linear(x[rows], weight, None, alone, instruction_set=instruction_set)
+        forced(instruction_set, quantized_linear, x[rows], weight, None, alone)
         assert torch.equal(alone, output[rows])
 
 
@@ -105,7 +105,7 @@ def test_results_are_added_to_what_is_there_and_rounded_once(  # type: ignore[no
     memory = torch.randn(num_rows, num_outputs + 2).to(dtype)
 
     def multiply(output: torch.Tensor, adds: bool) -> None:
-        linear(x, weight, bias, output, adds=adds, instruction_set=instruction_set)  # type: ignore[arg-type]
+        forced(instruction_set, linear, x, weight, bias, output, adds=adds)  # type: ignore[arg-type]
 
     assert_added_and_rounded_once(multiply, memory, 1)
 
@@ -121,7 +121,7 @@ def test_threads_wait_for_each_other_between_two(instruction_set: str, in_bytes:
     try:
         for num_threads in (1, 2, 2, 2):
             native_module.use_num_threads(num_threads)
-            found.append(linear(x, weight, instruction_set=instruction_set))  # type: ignore[arg-type]
+            found.append(forced(instruction_set, linear, x, weight))  # type: ignore[arg-type]
     finally:
         native_module.use_num_threads(threads)
     assert all(torch.equal(y, found[0]) for y in found)

@@ -38,5 +38,5 @@ def test_write_texts(counts: list[int], num_heads: int, width: int, dtype: torch
         for memory in found:
             memory.zero_()
     native.write_kv(key, value, *expected, slots)
-    forced(instruction_set, lambda: write_texts(key, value, *found, starts))
+    forced(instruction_set, write_texts, key, value, *found, starts)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))

@@ -14,8 +14,6 @@ from quire.kernels.dtype import NATIVE_DTYPES, DType
 
 class CpuBackend:
     name = "cpu"
-    instruction_set: str | None = None
-    """One of `native_module.instruction_sets()`; the fastest unless given."""
     capabilities = AttentionCapabilities(
         # None where the kernels were not built: never chosen.
         dtypes=NATIVE_DTYPES if has_native_module() else frozenset(),
@@ -38,9 +36,7 @@ class CpuBackend:
     ) -> Array:
         rows = batch.groups[batch.layer_groups[shape.layer]]
         rotated = None if rotation is None else (query, *rotation)
-        native.write_kv(
-            key, value, cache.key, cache.value, rows.slots, rotated=rotated, instruction_set=self.instruction_set
-        )
+        native.write_kv(key, value, cache.key, cache.value, rows.slots, rotated=rotated)
         if self.name not in batch.scratch:
             batch.scratch[self.name] = (_numbers(batch.query_starts), _numbers(batch.context_lens))
         query_starts, context_lens = batch.scratch[self.name]
@@ -54,7 +50,6 @@ class CpuBackend:
             scale=shape.scale,
             window=shape.window,
             logit_softcap=shape.logit_softcap,
-            instruction_set=self.instruction_set,
         ).flatten(1)
 
 

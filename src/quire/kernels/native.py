@@ -8,7 +8,7 @@ from quire.core.kv_layout import values_per_head
 from quire.core.native import MAX_HEADS_PER_KV_HEAD
 from quire.kernels.array import empty_array
 from quire.kernels.dtype import DType, dtype_of, is_bfloat16
-from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
+from quire.kernels.native_module import current_instruction_set, current_program, module, thread_count
 from quire.kernels.recording import Arena, Recording
 from quire.kernels.tensor import Tensor
 
@@ -27,7 +27,6 @@ def paged_attention(
     window: int | None = None,
     logit_softcap: float | None = None,
     causal: bool = True,
-    instruction_set: str | None = None,
 ) -> T:
     """Attention of T tokens in R rows over KV in blocks (csrc/attention.cpp) -> [T, num_heads, head_dim].
 
@@ -57,7 +56,7 @@ def paged_attention(
     scratch = empty_array((num_floats,), DType.FLOAT32)
     module().attend(
         current_program(),
-        isa=instruction_set or instruction_sets()[0],
+        isa=current_instruction_set(),
         bfloat16=is_bfloat16(query),
         codes=codes,
         query=query.data_ptr(),
@@ -93,7 +92,6 @@ def write_kv(
     slots: Tensor,
     *,
     rotated: tuple[Tensor, Tensor, Tensor] | None = None,
-    instruction_set: str | None = None,
 ) -> None:
     """key, value [T, num_kv_heads, head_dim] to int64 slots [T] of caches that `paged_attention` reads.
 
@@ -114,7 +112,7 @@ def write_kv(
     key, value = (x if tuple(x.stride()[1:]) == (head_dim, 1) else x.contiguous() for x in (key, value))
     module().write_kv(
         current_program(by_token=True),
-        isa=instruction_set or instruction_sets()[0],
+        isa=current_instruction_set(),
         bfloat16=is_bfloat16(key),
         codes=codes,
         key=key.data_ptr(),

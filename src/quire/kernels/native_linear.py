@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import NATIVE_DTYPES, DType, dtype_of, is_bfloat16
-from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
+from quire.kernels.native_module import current_instruction_set, current_program, module, thread_count
 from quire.kernels.panels import PANEL, PanelLayout, QuantizedPanels
 from quire.kernels.tensor import Normalized, Tensor
 from quire.kernels.weight_memory import empty_weight
@@ -55,7 +55,7 @@ def pack_(weight: DensePanels) -> DensePanels:
     """Rows become panels, in the same memory."""
     num_rows, num_inputs = weight.memory.shape
     module().pack_panels(
-        instruction_sets()[0],
+        current_instruction_set(),
         weight.memory.data_ptr(),
         num_rows // PANEL,
         num_inputs // per_unit(weight.dtype),
@@ -77,7 +77,6 @@ def dense_linear(
     *,
     adds: bool = False,
     panels: Tensor | None = None,
-    instruction_set: str | None = None,
 ) -> T:
     """Summed in float32. x is of the weight's dtype, `output` of any of NATIVE_DTYPES; unless given it is as x. bias [N].
 
@@ -89,7 +88,7 @@ def dense_linear(
     units = _dense_scratch(x, weight)
     module().dense_linear(
         current_program(),
-        instruction_set or instruction_sets()[0],
+        current_instruction_set(),
         _dense(weight),
         _rows(x),
         _bias(bias, weight.num_outputs),
@@ -103,7 +102,7 @@ def dense_linear(
     return y
 
 
-def dense_gated(x: T, weight: DensePanels, kind: str, *, instruction_set: str | None = None) -> T:
+def dense_gated(x: T, weight: DensePanels, kind: str) -> T:
     """activation(the first half of the outputs) * the second [T, num_outputs / 2]. `kind` is one of native_rows.GATES.
 
     Halves of whole panels are float32 until their product is rounded; others are stored in between, as x.
@@ -116,7 +115,7 @@ def dense_gated(x: T, weight: DensePanels, kind: str, *, instruction_set: str | 
     units = _dense_scratch(x, weight)
     module().dense_gated(
         current_program(),
-        instruction_set or instruction_sets()[0],
+        current_instruction_set(),
         _dense(weight),
         _rows(x),
         _rows(both),
@@ -137,7 +136,6 @@ def quantized_linear(
     *,
     adds: bool = False,
     panels: Tensor | None = None,
-    instruction_set: str | None = None,
 ) -> T:
     """Multiplied as integers. x and `output` are each of a dtype of NATIVE_DTYPES, `output` x's unless given. bias [N]; `adds` and
     `panels` as `dense_linear`'s.
@@ -153,7 +151,7 @@ def quantized_linear(
     scratch = _quantized_scratch(x, layout)
     module().quantized_linear(
         current_program(),
-        instruction_set or instruction_sets()[0],
+        current_instruction_set(),
         _quantized(weight),
         _rows(x),
         norm,
@@ -168,7 +166,7 @@ def quantized_linear(
     return y
 
 
-def quantized_gated(x: T | Normalized, weight: QuantizedPanels, kind: str, *, instruction_set: str | None = None) -> T:
+def quantized_gated(x: T | Normalized, weight: QuantizedPanels, kind: str) -> T:
     """As `dense_gated`, of what `quantized_linear` computes."""
     layout = weight.layout
     assert layout.num_outputs % 2 == 0
@@ -179,7 +177,7 @@ def quantized_gated(x: T | Normalized, weight: QuantizedPanels, kind: str, *, in
     scratch = _quantized_scratch(x, layout)
     module().quantized_gated(
         current_program(),
-        instruction_set or instruction_sets()[0],
+        current_instruction_set(),
         _quantized(weight),
         _rows(x),
         norm,
@@ -193,33 +191,31 @@ def quantized_gated(x: T | Normalized, weight: QuantizedPanels, kind: str, *, in
     return y
 
 
-def dense_most_likely(x: Tensor, weight: DensePanels, *, instruction_set: str | None = None) -> tuple[Array, Array]:
+def dense_most_likely(x: Tensor, weight: DensePanels) -> tuple[Array, Array]:
     """What `native_steps.most_likely` says of float32 `dense_linear`'s results, none of which is kept: [T] and [T]."""
     assert dtype_of(x.dtype) == weight.dtype
     assert x.shape[1] == weight.num_inputs
     x = x if x.stride()[1] == 1 else x.contiguous()
     scratch = _dense_scratch(x, weight)
-    return _most_likely("dense_most_likely", x, _dense(weight), scratch, instruction_set)
+    return _most_likely("dense_most_likely", x, _dense(weight), scratch)
 
 
-def quantized_most_likely(
-    x: Tensor, weight: QuantizedPanels, *, instruction_set: str | None = None
-) -> tuple[Array, Array]:
+def quantized_most_likely(x: Tensor, weight: QuantizedPanels) -> tuple[Array, Array]:
     """As `dense_most_likely`, of `quantized_linear`'s."""
     assert x.shape[1] == weight.layout.num_inputs
     x = x if x.stride()[1] == 1 else x.contiguous()
     scratch = _quantized_scratch(x, weight.layout)
-    return _most_likely("quantized_most_likely", x, _quantized(weight), scratch, instruction_set)
+    return _most_likely("quantized_most_likely", x, _quantized(weight), scratch)
 
 
-def dense_rows(weight: DensePanels, indices: Tensor, *, instruction_set: str | None = None) -> Array:
+def dense_rows(weight: DensePanels, indices: Tensor) -> Array:
     """Rows of a weight: int64 [T] -> [T, K] of its dtype."""
     assert dtype_of(indices.dtype) == DType.INT64
     indices = indices.contiguous()
     y = empty_array((indices.shape[0], weight.num_inputs), weight.dtype)
     module().dense_rows(
         current_program(),
-        instruction_set or instruction_sets()[0],
+        current_instruction_set(),
         _dense(weight),
         indices.data_ptr(),
         indices.shape[0],
@@ -236,7 +232,7 @@ def panel_rows(weight: QuantizedPanels, indices: Tensor, dtype: DType) -> Array:
     y = empty_array((indices.shape[0], weight.layout.num_inputs), dtype)
     module().panel_rows(
         current_program(),
-        instruction_sets()[0],
+        current_instruction_set(),
         _quantized(weight),
         indices.data_ptr(),
         indices.shape[0],
@@ -247,15 +243,13 @@ def panel_rows(weight: QuantizedPanels, indices: Tensor, dtype: DType) -> Array:
     return y
 
 
-def _most_likely(
-    kernel: str, x: Tensor, weight: Any, scratch: Array, instruction_set: str | None
-) -> tuple[Array, Array]:
+def _most_likely(kernel: str, x: Tensor, weight: Any, scratch: Array) -> tuple[Array, Array]:
     num_rows, num_threads = x.shape[0], thread_count()
     token_ids, largest = empty_array((num_rows,), DType.INT64), empty_array((num_rows,), DType.FLOAT32)
     members = empty_array((num_threads * num_rows * module().LARGEST_OF_ROW_BYTES,), DType.UINT8)
     getattr(module(), kernel)(
         current_program(),
-        isa=instruction_set or instruction_sets()[0],
+        isa=current_instruction_set(),
         weight=weight,
         x=_rows(x),
         token_ids=token_ids.data_ptr(),

@@ -23,14 +23,21 @@ class _OfThread(threading.local):
 _of_thread = _OfThread()
 
 
+@cache
 def instruction_sets() -> tuple[str, ...]:
-    """Those this CPU has, the one in use on this thread first, then the fastest; none where the module was not built."""
-    return _present(_of_thread.instruction_set)
+    """Those this CPU has, the fastest first; none where the module was not built."""
+    return tuple(module().instruction_sets()) if has_native_module() else ()
 
 
+@cache
 def emulated_sets() -> tuple[str, ...]:
-    """Never in use: what the CPU may lack, in plain C++, for tests."""
+    """For tests: some kernels of sets that the CPU may lack, in plain C++."""
     return tuple(module().emulated_sets()) if has_native_module() else ()
+
+
+def current_instruction_set() -> str:
+    """That kernels called on this thread are of: the fastest, until `use_instruction_set` says otherwise."""
+    return _of_thread.instruction_set or instruction_sets()[0]
 
 
 def use_instruction_set(name: str | None) -> None:
@@ -38,9 +45,9 @@ def use_instruction_set(name: str | None) -> None:
 
     Raises InvalidRequestError naming the CPU's.
     """
-    if name is not None and name not in _present(None):
+    if name is not None and name not in (*instruction_sets(), *emulated_sets()):
         raise InvalidRequestError(
-            f"instruction_set {name} cannot be used: this CPU has {', '.join(_present(None))}.",
+            f"instruction_set {name} cannot be used: this CPU has {', '.join(instruction_sets())}.",
             field="instruction_set",
             value=name,
         )
@@ -81,9 +88,3 @@ def module() -> ModuleType:
         ) from error
     found.use_cores(allowed_cores())
     return found
-
-
-@cache
-def _present(first: str | None) -> tuple[str, ...]:
-    names = module().instruction_sets() if has_native_module() else ()
-    return tuple(sorted(names, key=lambda name: name != first))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from quire.kernels.dtype import DType, dtype_of, is_bfloat16
-from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
+from quire.kernels.native_module import current_instruction_set, current_program, module, thread_count
 from quire.kernels.tensor import Tensor
 
 T = TypeVar("T", bound=Tensor)
@@ -35,7 +35,7 @@ def rms_norm(x: T, weight: Tensor, eps: float, residual: T | None = None) -> T:
     num_threads, bfloat16 = thread_count(), is_bfloat16(x)
     module().rms_norm(
         current_program(by_token=True),
-        instruction_sets()[0],
+        current_instruction_set(),
         _strided(heads),
         weight.data_ptr(),
         out,
@@ -63,7 +63,7 @@ def layer_norm(x: T, weight: Tensor, bias: Tensor | None, eps: float) -> T:
     y = x.new_empty(tuple(x.shape))
     module().layer_norm(
         current_program(by_token=True),
-        isa=instruction_sets()[0],
+        isa=current_instruction_set(),
         x=(heads.data_ptr(), heads.stride()[0], heads.stride()[1]),
         weight=weight.data_ptr(),
         bias=0 if bias is None else bias.data_ptr(),
@@ -89,7 +89,7 @@ def rope_(x: T, cos: Tensor, sin: Tensor) -> T:
     num_threads, bfloat16 = thread_count(), is_bfloat16(x)
     module().rope(
         current_program(by_token=True),
-        instruction_sets()[0],
+        current_instruction_set(),
         _strided(x),
         cos.data_ptr(),
         sin.data_ptr(),
@@ -137,7 +137,7 @@ def scale(x: T, factor: float) -> T:
     num_threads, bfloat16 = thread_count(), is_bfloat16(x)
     module().scale(
         current_program(by_token=True),
-        instruction_sets()[0],
+        current_instruction_set(),
         (x.data_ptr(), x.stride()[0], 0),
         out,
         num_tokens,
@@ -158,7 +158,7 @@ def gather(table: T, indices: Tensor) -> T:
     y = table.new_empty((num_tokens, width))
     module().gather(
         current_program(),
-        instruction_sets()[0],
+        current_instruction_set(),
         table.data_ptr(),
         table.stride()[0],
         indices.data_ptr(),
@@ -180,7 +180,7 @@ def _map_pairs(name: str, x: T, z: Tensor, *options: object) -> T:
     y = x.new_empty((num_tokens, width))
     getattr(module(), name)(
         current_program(by_token=True),
-        instruction_sets()[0],
+        current_instruction_set(),
         (x.data_ptr(), x.stride()[0], 0),
         (z.data_ptr(), z.stride()[0], 0),
         (y.data_ptr(), width, 0),
@@ -200,7 +200,7 @@ def _map_values(kernel: str, x: T, **parameters: Any) -> T:
     y = x.new_empty((num_tokens, width))
     getattr(module(), kernel)(
         current_program(by_token=True),
-        isa=instruction_sets()[0],
+        isa=current_instruction_set(),
         x=(x.data_ptr(), x.stride()[0], 0),
         y=(y.data_ptr(), width, 0),
         num_tokens=num_tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quire.kernels.native_module import instruction_sets, module, thread_count
+from quire.kernels.native_module import current_instruction_set, module, thread_count
 
 Address = int
 """Of a row of contiguous float32 [V], unless it says of what."""
@@ -27,7 +27,7 @@ class PenalizedRow(NamedTuple):
 def penalize(rows: list[PenalizedRow], vocab_size: int) -> tuple[list[int], list[float]]:
     """The most likely token of each row then, and its logit."""
     found: tuple[list[int], list[float]] = module().penalize(
-        isa=instruction_sets()[0], rows=rows, vocab_size=vocab_size, num_threads=thread_count()
+        isa=current_instruction_set(), rows=rows, vocab_size=vocab_size, num_threads=thread_count()
     )
     return found
 
@@ -47,7 +47,7 @@ class DrawnRow(NamedTuple):
 def draw(rows: list[DrawnRow], vocab_size: int) -> list[int]:
     """A token id for each row."""
     token_ids: list[int] = module().draw(
-        isa=instruction_sets()[0], rows=rows, vocab_size=vocab_size, num_threads=thread_count()
+        isa=current_instruction_set(), rows=rows, vocab_size=vocab_size, num_threads=thread_count()
     )
     return token_ids
 
@@ -64,6 +64,6 @@ def logprobs(rows: list[LogprobsRow], vocab_size: int) -> tuple[list[int], list[
     token's rank, from 1 on."""
     assert all(0 <= row.token_id < vocab_size and 0 <= row.num_top <= vocab_size for row in rows)
     found: tuple[list[int], list[float], list[int]] = module().logprobs(
-        isa=instruction_sets()[0], rows=rows, vocab_size=vocab_size, num_threads=thread_count()
+        isa=current_instruction_set(), rows=rows, vocab_size=vocab_size, num_threads=thread_count()
     )
     return found

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType, is_bfloat16
 from quire.kernels.native_linear import DensePanels, dense_linear, quantized_linear
-from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
+from quire.kernels.native_module import current_instruction_set, current_program, module, thread_count
 from quire.kernels.native_steps import most_likely
 from quire.kernels.panels import PANEL, PanelLayout, QuantizedPanels, empty_panels
 from quire.kernels.weight_memory import empty_weight
@@ -60,7 +60,7 @@ def empty_sketch(vocab_size: int, largest_columns: npt.NDArray[np.int64], num_in
     )
 
 
-def sketch_rows_(sketch: Sketch, first: int, rows: Array, *, instruction_set: str | None = None) -> None:
+def sketch_rows_(sketch: Sketch, first: int, rows: Array) -> None:
     """Rows [R, K] of the table from `first` on, which begins a panel; R is whole panels but for the table's last rows."""
     layout = sketch.weight.layout
     assert first % PANEL == 0
@@ -69,7 +69,7 @@ def sketch_rows_(sketch: Sketch, first: int, rows: Array, *, instruction_set: st
     panels = sketch.weight.panels.stored[first // PANEL : (first + len(rows) - 1) // PANEL + 1]
     part = slice(first, first + len(rows))
     module().sketch_rows(
-        isa=instruction_set or instruction_sets()[0],
+        isa=current_instruction_set(),
         rows=rows.data_ptr(),
         bfloat16=is_bfloat16(rows),
         columns=sketch.columns.data_ptr(),
@@ -85,29 +85,30 @@ def sketch_rows_(sketch: Sketch, first: int, rows: Array, *, instruction_set: st
     )
 
 
-def most_likely_by_sketch(
-    x: Array, table: DensePanels | QuantizedPanels, sketch: Sketch, *, instruction_set: str | None = None
-) -> tuple[Array, Array, Array]:
+def most_likely_by_sketch(x: Array, table: DensePanels | QuantizedPanels, sketch: Sketch) -> tuple[Array, Array, Array]:
     """What `most_likely` says of all logits of x [T, K]: token ids, int64 [T], and their logits, float32 [T]; and which panels
     were multiplied, int64 [1 + whole panels], the first number how many."""
-    isa = instruction_set or instruction_sets()[0]
     layout = sketch.weight.layout
     num_tokens, vocab_size, num_panels = len(x), layout.num_outputs, layout.num_panels
     x = x if x.stride()[1] == 1 else x.contiguous()
-    ordered, bounds = _ordered(x, table, sketch, isa)
+    ordered, bounds = _ordered(x, table, sketch)
     estimates = empty_array((num_tokens, vocab_size), DType.FLOAT32)
-    quantized_linear(ordered, sketch.weight, output=estimates, instruction_set=isa)
+    quantized_linear(ordered, sketch.weight, output=estimates)
     guesses, _ = most_likely(estimates)
     known = empty_array((1 + num_tokens,), DType.INT64)
     module().panels_of(
-        current_program(), isa=isa, token_ids=guesses.data_ptr(), panels=known.data_ptr(), num_tokens=num_tokens
+        current_program(),
+        isa=current_instruction_set(),
+        token_ids=guesses.data_ptr(),
+        panels=known.data_ptr(),
+        num_tokens=num_tokens,
     )
     logits = empty_array((num_tokens, vocab_size), DType.FLOAT32)
-    _multiply(x, table, logits, known, isa)
+    _multiply(x, table, logits, known)
     panels, scratch = (empty_array((count,), DType.INT64) for count in (1 + num_panels, num_panels + thread_count()))
     module().within_reach(
         current_program(),
-        isa=isa,
+        isa=current_instruction_set(),
         estimates=estimates.data_ptr(),
         logits=logits.data_ptr(),
         lacks=sketch.lacks.data_ptr(),
@@ -120,11 +121,11 @@ def most_likely_by_sketch(
         vocab_size=vocab_size,
         num_threads=thread_count(),
     )
-    _multiply(x, table, logits, panels, isa)
+    _multiply(x, table, logits, panels)
     token_ids, largest = empty_array((num_tokens,), DType.INT64), empty_array((num_tokens,), DType.FLOAT32)
     module().most_likely_of(
         current_program(),
-        isa=isa,
+        isa=current_instruction_set(),
         logits=logits.data_ptr(),
         panels=panels.data_ptr(),
         token_ids=token_ids.data_ptr(),
@@ -135,13 +136,13 @@ def most_likely_by_sketch(
     return token_ids, largest, panels
 
 
-def _ordered(x: Array, table: DensePanels | QuantizedPanels, sketch: Sketch, isa: str) -> tuple[Array, Array]:
+def _ordered(x: Array, table: DensePanels | QuantizedPanels, sketch: Sketch) -> tuple[Array, Array]:
     """x in the sketch's order, float32 [T, W], and what bounds the estimates made of it, float32 [T, 2]."""
     width = sketch.weight.layout.num_inputs
     ordered, bounds = empty_array((len(x), width), DType.FLOAT32), empty_array((len(x), 2), DType.FLOAT32)
     module().sketch_inputs(
         current_program(),
-        isa=isa,
+        isa=current_instruction_set(),
         x=x.data_ptr(),
         x_stride=x.stride()[0],
         bfloat16=is_bfloat16(x),
@@ -158,8 +159,8 @@ def _ordered(x: Array, table: DensePanels | QuantizedPanels, sketch: Sketch, isa
     return ordered, bounds
 
 
-def _multiply(x: Array, table: DensePanels | QuantizedPanels, logits: Array, panels: Array, isa: str) -> None:
+def _multiply(x: Array, table: DensePanels | QuantizedPanels, logits: Array, panels: Array) -> None:
     if isinstance(table, QuantizedPanels):
-        quantized_linear(x, table, output=logits, panels=panels, instruction_set=isa)
+        quantized_linear(x, table, output=logits, panels=panels)
     else:
-        dense_linear(x, table, output=logits, panels=panels, instruction_set=isa)
+        dense_linear(x, table, output=logits, panels=panels)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from quire.core.arrays import Int64Array
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
-from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
+from quire.kernels.native_module import current_instruction_set, current_program, module, thread_count
 
 
 class StepInputs:
@@ -75,7 +75,7 @@ def most_likely(logits: Array) -> tuple[Array, Array]:
     scratch = empty_array((num_rows * module().most_likely_scratch(num_tokens),), DType.UINT8)
     module().most_likely(
         current_program(),
-        isa=instruction_sets()[0],
+        isa=current_instruction_set(),
         logits=logits.data_ptr(),
         token_ids=token_ids.data_ptr(),
         largest=largest.data_ptr(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.core.native import KEYS_PER_PANEL
 from quire.kernels.dtype import DType, dtype_of, is_bfloat16
-from quire.kernels.native_module import current_program, instruction_sets, module, thread_count
+from quire.kernels.native_module import current_instruction_set, current_program, module, thread_count
 from quire.kernels.tensor import Tensor
 
 BLOCK_SIZE = KEYS_PER_PANEL
@@ -37,7 +37,7 @@ def write_texts(
     key, value = (x if tuple(x.stride()[1:]) == (head_dim, 1) else x.contiguous() for x in (key, value))
     module().write_texts(
         current_program(),
-        isa=instruction_sets()[0],
+        isa=current_instruction_set(),
         bfloat16=is_bfloat16(key),
         key=key.data_ptr(),
         key_stride=key.stride()[0],

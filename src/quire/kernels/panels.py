@@ -14,7 +14,7 @@ from quire.core.arrays import Float32Array
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
 from quire.kernels.fresh_memory import LINE
-from quire.kernels.native_module import instruction_sets, module, thread_count
+from quire.kernels.native_module import current_instruction_set, module, thread_count
 from quire.kernels.weight_memory import empty_weight
 
 PANEL = 16
@@ -146,7 +146,7 @@ def round_to_panels(panels: npt.NDArray[np.uint8], layout: PanelLayout, rows: Fl
     assert layout.num_inputs % layout.group_size == 0
     rows = np.ascontiguousarray(rows)
     module().round_rows(
-        isa=instruction_sets()[0],
+        isa=current_instruction_set(),
         rows=rows.__array_interface__["data"][0],
         panels=panels.__array_interface__["data"][0],
         panel_bytes=layout.panel_bytes,

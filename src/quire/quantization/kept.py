@@ -24,10 +24,11 @@ from quire import __version__
 from quire.checkpoint.cache_dir import cache_dir
 from quire.checkpoint.checkpoint import Checkpoint
 from quire.checkpoint.packed_file import Bytes, Entry, PackedFile, PackedFileError, PackedFileWriter, keep_newest
+from quire.core.native import has_native_module
 from quire.errors import QuireError
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
-from quire.kernels.native_module import instruction_sets
+from quire.kernels.native_module import current_instruction_set
 from quire.quantization.method import PackedMethod, StoredWeight, Table
 from quire.quantization.pieces import Piece, empty_piece, pieces_of, weight_of
 
@@ -159,7 +160,7 @@ def packing_key(checkpoint: Checkpoint, dtype: DType, quantization: str) -> str:
     own = Path(__file__).parent.parent
     code = sorted(path for folder in MADE_BY for path in (own / folder).rglob("*.py"))
     stated = [_state(path) for path in (*checkpoint.weight_files, *code, *_native_files())]
-    instruction_set = instruction_sets()[:1]
+    instruction_set = current_instruction_set() if has_native_module() else None
     decisive = [__version__, sys.byteorder, checkpoint.identity, str(dtype), quantization, instruction_set, stated]
     return hashlib.sha256(msgspec.json.encode(decisive)).hexdigest()
 

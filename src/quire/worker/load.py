@@ -8,7 +8,7 @@ from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
 from quire.host.host_memory import memory_for_loading
-from quire.kernels.native_module import instruction_sets, thread_count
+from quire.kernels.native_module import current_instruction_set, thread_count
 from quire.kernels.ops import Ops
 from quire.kernels.select import select_ops
 from quire.models.registry import Kind, ModelFamily, load_model
@@ -23,7 +23,7 @@ def load(families: dict[str, ModelFamily[Kind]], config: WorkerConfig, checkpoin
     prepare_thread(ops, config)
     if config.backend == "cpu":
         # What `auto` came to: the system may keep a process from what its CPU has (tiles).
-        logger.info("Native kernels: %s, %d threads.", instruction_sets()[0], thread_count())
+        logger.info("Native kernels: %s, %d threads.", current_instruction_set(), thread_count())
     dtype = ops.tensors.dtype(config.dtype)
     attention = select_backend(config.backend, dtype, checkpoint.config, config.kv_cache_dtype)
     with memory_for_loading():
