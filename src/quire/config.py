@@ -29,14 +29,21 @@ MAX_RECORDED_TOKENS = OFFLINE_BATCHED_TOKENS
 """Of a step that runs as a recorded program. In larger ones the operators take so long that Python beside them does not matter."""
 
 
-def knob(default: Any, help: str, *, choices: tuple[str, ...] | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "choices": choices})
+def knob(default: Any, help: str, *, choices: tuple[str, ...] | None = None, at_least: int | None = None) -> Any:
+    """`at_least`: of a whole number; None passes too, where it stands for a default."""
+    return field(default=default, metadata={"help": help, "choices": choices, "at_least": at_least})
 
 
-def check_whole_number(name: str, value: object, low: int) -> None:
-    """None passes: it stands for a default. Raises InvalidRequestError."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
-        raise InvalidRequestError(f"{name} must be a whole number >= {low}, got {value!r}.", field=name, value=value)
+def check_whole_numbers(config: Any) -> None:
+    """Raises InvalidRequestError for a knob of `config` that is below its least value, or no whole number."""
+    for knob_field in fields(config):
+        low, name, value = knob_field.metadata["at_least"], knob_field.name, getattr(config, knob_field.name)
+        if low is None or value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise InvalidRequestError(
+                f"{name} must be a whole number >= {low}, got {value!r}.", field=name, value=value
+            )
 
 
 def check_kinds(config: Any) -> None:
@@ -102,10 +109,10 @@ class EngineConfig:
         choices=get_args(KVCacheDTypeChoice),
     )
     max_model_len: int | None = knob(
-        None, "longest prompt + output in tokens (default: what the model and memory allow)"
+        None, "longest prompt + output in tokens (default: what the model and memory allow)", at_least=1
     )
-    block_size: int | None = knob(None, "tokens in a KV block (default: 16, with an int8 KV cache 32)")
-    num_blocks: int | None = knob(None, "KV blocks (default: sized from free memory)")
+    block_size: int | None = knob(None, "tokens in a KV block (default: 16, with an int8 KV cache 32)", at_least=1)
+    num_blocks: int | None = knob(None, "KV blocks (default: sized from free memory)", at_least=2)
     preallocate_kv_cache: bool = knob(
         False,
         "take the memory of all KV blocks at the start, not as they are first used, and large pages for what steps compute: a"
@@ -115,8 +122,9 @@ class EngineConfig:
     max_num_batched_tokens: int = knob(
         512,
         "token budget of one step; longer prompts are computed in chunks (default: 512, of LLM 704)",
+        at_least=1,
     )
-    max_num_seqs: int = knob(256, "sequences that run at once")
+    max_num_seqs: int = knob(256, "sequences that run at once", at_least=1)
     scheduling_policy: SchedulingPolicy = knob("fcfs", "order of the waiting", choices=get_args(SchedulingPolicy))
     enable_prefix_caching: bool = knob(True, "reuse the KV of shared prefixes")
     eviction_policy: EvictionPolicyName = knob(
@@ -141,23 +149,15 @@ class EngineConfig:
         choices=("auto", *INSTRUCTION_SETS),
     )
     num_steps_in_flight: int = knob(
-        1, "steps planned before the first one's result is read (2 overlaps control with compute)"
+        1, "steps planned before the first one's result is read (2 overlaps control with compute)", at_least=1
     )
-    num_threads: int | None = knob(None, "compute threads (default: the physical cores this process may use)")
-    seed: int | None = knob(None, "seed for requests that bring none (default: drawn at random)")
+    num_threads: int | None = knob(
+        None, "compute threads (default: the physical cores this process may use)", at_least=1
+    )
+    seed: int | None = knob(None, "seed for requests that bring none (default: drawn at random)", at_least=0)
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("block_size", 1),
-            ("max_num_batched_tokens", 1),
-            ("max_num_seqs", 1),
-            ("num_steps_in_flight", 1),
-            ("num_blocks", 2),
-            ("max_model_len", 1),
-            ("num_threads", 1),
-            ("seed", 0),
-        ):
-            check_whole_number(name, getattr(self, name), low)
+        check_whole_numbers(self)
         check_kinds(self)
         if not 0.0 < self.memory_utilization <= 1.0:
             raise InvalidRequestError(
@@ -176,9 +176,9 @@ class ServerConfig:
     """What `quire serve` takes beside the engine's knobs. Times are seconds, sizes bytes."""
 
     host: str = knob("127.0.0.1", "address to listen on; 0.0.0.0 is every network this machine is on")
-    port: int = knob(8000, "port to listen on; 0 takes a free one")
+    port: int = knob(8000, "port to listen on; 0 takes a free one", at_least=0)
     served_model_name: str | None = knob(None, "the model's name in the API (default: the model reference)")
-    api_workers: int = knob(1, "API processes in front of the engine")
+    api_workers: int = knob(1, "API processes in front of the engine", at_least=1)
     api_key: tuple[str, ...] = knob((), "a key that clients must send; repeat for several (or QUIRE_API_KEY)")
     allowed_host: tuple[str, ...] = knob(
         (), "a Host header to accept beside this machine's own names (*: any); repeatable"
@@ -187,18 +187,19 @@ class ServerConfig:
     enable_management: bool = knob(False, "serve POST /reset_prefix_cache (needs an API key)")
     trust_request_chat_template: bool = knob(False, "let requests bring their own chat template")
     chat_template: str | None = knob(None, "a file with the chat template to use instead of the model's own")
-    tool_call_parser: str | None = knob(
-        None,
+    tool_call_parser: str = knob(
+        "auto",
         "how tool calls are written: none, deepseek_v3_1, deepseek, mistral_args, mistral, hermes, pythonic or llama3_json"
-        " (default: read off the chat template)",
+        " (auto: as the chat template shows)",
     )
-    reasoning_parser: str | None = knob(
-        None,
-        "how reasoning is marked: none, think, command_a, magistral or seed (default: read off the chat template)",
+    reasoning_parser: str = knob(
+        "auto", "how reasoning is marked: none, think, command_a, magistral or seed (auto: as the chat template shows)"
     )
-    max_queued_requests: int = knob(1024, "unfinished requests, of each API process, from which on new ones get 429")
-    max_client_requests: int = knob(256, "the same for one client (API key, or address)")
-    max_body_size: int = knob(16 * 2**20, "largest request body in bytes; larger ones get 413")
+    max_queued_requests: int = knob(
+        1024, "unfinished requests, of each API process, from which on new ones get 429", at_least=1
+    )
+    max_client_requests: int = knob(256, "the same for one client (API key, or address)", at_least=1)
+    max_body_size: int = knob(16 * 2**20, "largest request body in bytes; larger ones get 413", at_least=1024)
     queue_timeout: float | None = knob(
         None, "seconds a request may wait for its first token, or vector, before it fails with 503"
     )
@@ -210,14 +211,7 @@ class ServerConfig:
     log_format: LogFormat = knob("text", "format of what the API processes log", choices=get_args(LogFormat))
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("port", 0),
-            ("api_workers", 1),
-            ("max_queued_requests", 1),
-            ("max_client_requests", 1),
-            ("max_body_size", 1024),
-        ):
-            check_whole_number(name, getattr(self, name), low)
+        check_whole_numbers(self)
         check_kinds(self)
         if not self.host:
             raise InvalidRequestError(

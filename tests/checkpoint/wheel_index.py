@@ -33,10 +33,7 @@ WHEELS = {
     for number, half in ((1, CONTENT[:HALF]), (2, CONTENT[HALF:]))
 }
 
-_PARTS = tuple(
-    WheelPart(f"tiny-part{number}==1.0", f"tiny_part{number}-1.0-py3-none-any.whl", f"tiny_part{number}/data.part")
-    for number in (1, 2)
-)
+_PARTS = tuple(WheelPart(f"tiny-part{number}==1.0", f"tiny_part{number}/data.part") for number in (1, 2))
 
 
 def _file(path: str, content: bytes, parts: tuple[WheelPart, ...]) -> BuiltinFile:

@@ -182,8 +182,6 @@ RAMP = ["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-e
         (["--goodput", "speed:1"], "An objective is one of"),
         (["--percentile-metrics", "ttft,x"], "--percentile-metrics takes"),
         (["--metric-percentiles", "101"], "numbers from 0 to 100"),
-        (["--num-prompts", "0"], "--num-prompts must be at least 1"),
-        (["--timeout", "0"], "--timeout must be above 0"),
         (["--extra-body", "[]"], "must be a JSON object"),
         ([*TRACE, "--sweep", "1"], "has its own times; leave out --sweep."),
         ([*TRACE, "--request-rate", "4"], "has its own times; leave out --request-rate."),

@@ -34,7 +34,11 @@ def byte_level_json() -> dict[str, Any]:
     """Ids 0-255 are the bytes; then a few merges; then special and added tokens."""
     pieces = [BYTE_CHARS[byte] for byte in range(256)] + ["Ġt", "Ġth", "Ġthe", "EN", "END", "ðŁ", "ĠðŁ"]
     merges = ["Ġ t", "Ġt h", "Ġth e", "E N", "EN D", "ð Ł", "Ġ ðŁ"]
-    added: list[AddedToken] = [(263, "<s>", True), (264, "</s>", True), (265, "<tool é>", False)]
+    added: list[AddedToken] = [
+        AddedToken(263, "<s>", special=True),
+        AddedToken(264, "</s>", special=True),
+        AddedToken(265, "<tool é>"),
+    ]
     result: dict[str, Any] = json.loads(
         serialize(byte_level_tokenizer_json("gpt-2", {piece: i for i, piece in enumerate(pieces)}, merges, added))
     )
@@ -47,7 +51,11 @@ def sentencepiece_json(add_space_prefix: bool) -> dict[str, Any]:
     learned = ["▁", "t", "h", "e", "▁t", "▁th", "▁the", "c", "a", "▁c", "▁ca", "▁cat", "日", "本", "日本", "x"]
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *learned]
     scores = {259 + index: -float(index) for index in range(len(learned))}
-    added: list[AddedToken] = [(0, "<unk>", True), (1, "<s>", True), (2, "</s>", True)]
+    added: list[AddedToken] = [
+        AddedToken(0, "<unk>", special=True),
+        AddedToken(1, "<s>", special=True),
+        AddedToken(2, "</s>", special=True),
+    ]
     result: dict[str, Any] = json.loads(
         serialize(
             sentencepiece_tokenizer_json(pieces, scores, added, unk_token="<unk>", add_space_prefix=add_space_prefix)

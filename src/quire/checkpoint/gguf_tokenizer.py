@@ -142,7 +142,7 @@ def _added_tokens(tokens: Sequence[str], types: Sequence[int]) -> list[AddedToke
     """The tokens that text names literally: control tokens are special, user-defined ones are ordinary text."""
     literal = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
     return [
-        (token_id, token, token_type != TokenType.USER_DEFINED)
+        AddedToken(token_id, token, special=token_type != TokenType.USER_DEFINED)
         for token_id, (token, token_type) in enumerate(zip(tokens, types, strict=True))
         if token_type in literal
     ]

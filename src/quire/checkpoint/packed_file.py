@@ -37,7 +37,7 @@ class PackedFileError(Exception):
     """The file cannot be used; the message says why."""
 
 
-class Block(msgspec.Struct, frozen=True):
+class Extent(msgspec.Struct, frozen=True):
     offset: int
     num_bytes: int
     checksum: int
@@ -47,7 +47,7 @@ class Entry(msgspec.Struct, frozen=True):
     """`description` is the writer's, of built-in types."""
 
     description: Any
-    blocks: list[Block]
+    blocks: list[Extent]
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 class PackedFile:
-    """Open for reading. Its index is checked at once, each block when it is read."""
+    """Open for reading. Its index is checked at once, each extent when it is read."""
 
     def __init__(self, path: Path, key: str) -> None:
         """Raises PackedFileError unless there is a whole file that was written with this key."""
@@ -80,7 +80,7 @@ class PackedFile:
             self.close()
             raise
 
-    def read(self, block: Block, memory: Bytes) -> None:
+    def read(self, block: Extent, memory: Bytes) -> None:
         """Into memory of its size. Raises PackedFileError if these are not the bytes that were written."""
         if memory.nbytes != block.num_bytes:
             raise PackedFileError(f"it has {block.num_bytes:,} bytes for a weight of {memory.nbytes:,}")
@@ -136,7 +136,7 @@ class PackedFileWriter:
         written = []
         for memory in blocks:
             self._file.write(b"\0" * (-self._file.tell() % PAGE))
-            written.append(Block(self._file.tell(), memory.nbytes, checksum(memory)))
+            written.append(Extent(self._file.tell(), memory.nbytes, checksum(memory)))
             self._file.write(memory.data)
         self._entries[name] = Entry(description, written)
 

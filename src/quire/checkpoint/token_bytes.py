@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from quire.checkpoint.tokenizer_json import AddedToken
 from quire.errors import UnsupportedModelError
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -122,12 +123,6 @@ MOST_UNUSED_IDS = 65_536
 """Beside one for each token: some models leave room for more."""
 
 
-class _AddedToken(msgspec.Struct):
-    id: int
-    content: str
-    special: bool = False
-
-
 class _Model(msgspec.Struct):
     vocab: dict[str, int] | list[tuple[str, float]]
     """Texts and their ids; of a Unigram model texts in the order of their ids, and scores."""
@@ -136,7 +131,7 @@ class _Model(msgspec.Struct):
 class _TokenizerJson(msgspec.Struct):
     model: _Model
     decoder: dict[str, Any] | None = None
-    added_tokens: list[_AddedToken] = []
+    added_tokens: list[AddedToken] = []
 
 
 def read_vocabulary(tokenizer_json: bytes) -> Vocabulary:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from quire.checkpoint.tokenizer_json import byte_level_tokenizer_json, serialize
+from quire.checkpoint.tokenizer_json import AddedToken, byte_level_tokenizer_json, serialize
 from quire.errors import CheckpointError, in_words
 
 
@@ -58,13 +58,8 @@ class TokenizerFiles:
         return (token_id for token_id in token_ids if token_id < self.model_vocab_size)
 
 
-class _AddedToken(msgspec.Struct):
-    id: int
-    content: str
-
-
 class _AddedTokens(msgspec.Struct):
-    added_tokens: list[_AddedToken] = []
+    added_tokens: list[AddedToken] = []
 
 
 def read_tokenizer_files(directory: Path, model_vocab_size: int, eos_token_ids: tuple[int, ...]) -> TokenizerFiles:
@@ -117,13 +112,10 @@ def _join_vocab_and_merges(directory: Path) -> bytes:
     ids = _read_ids(directory / "vocab.json")
     lines = _read_text(directory / "merges.txt").split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
-    added = _read_ids(directory / "added_tokens.json")
     named = set(_special_tokens(directory, read_json(directory / "tokenizer_config.json")).values())
-    special = {text: ids[text] for text in named if text in ids} | added
-    tokenizer = byte_level_tokenizer_json(
-        "gpt-2", ids, merges, [(token_id, text, True) for text, token_id in sorted(special.items(), key=lambda t: t[1])]
-    )
-    return serialize(tokenizer)
+    special = {text: ids[text] for text in named if text in ids} | _read_ids(directory / "added_tokens.json")
+    added = [AddedToken(token_id, text, special=True) for text, token_id in sorted(special.items(), key=lambda t: t[1])]
+    return serialize(byte_level_tokenizer_json("gpt-2", ids, merges, added))
 
 
 def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:

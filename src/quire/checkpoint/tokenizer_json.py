@@ -12,8 +12,18 @@ from quire.errors import UnsupportedModelError
 WORD_START = "▁"
 """SentencePiece's mark for a space."""
 
-AddedToken = tuple[int, str, bool]
-"""Id, text, and whether it is special (left out of decoded text on request)."""
+
+class AddedToken(msgspec.Struct):
+    """A token that text names literally, as tokenizer.json has it. A `special` one is left out of decoded text on request."""
+
+    id: int
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = False
+
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _PUNCTUATION_AND_SPACE = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -144,7 +154,7 @@ def _tokenizer_json(
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_added_token(*token) for token in added_tokens],
+        "added_tokens": list(added_tokens),
         "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
@@ -161,16 +171,4 @@ def _tokenizer_json(
             "vocab": vocab,
             "merges": merges,
         },
-    }
-
-
-def _added_token(token_id: int, text: str, special: bool) -> dict[str, Any]:
-    return {
-        "id": token_id,
-        "content": text,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": special,
     }

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from tqdm import tqdm
 
 from quire.checkpoint.catalog import BuiltinFile, BuiltinModel
-from quire.checkpoint.download_progress import DownloadProgress
 from quire.errors import DownloadError
 
 _CHUNK_BYTES = 1 << 20
@@ -101,12 +101,13 @@ def _download(model: BuiltinModel, staging: Path, target: Path) -> Path:
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)  # noqa: S603
         try:
-            with DownloadProgress(model.name, model.num_bytes_to_fetch) as progress:
+            total, seconds = model.num_bytes_to_fetch, 0.1 if sys.stderr.isatty() else 5.0
+            with tqdm(total=total, desc=model.name, unit="B", unit_scale=True, mininterval=seconds) as bar:
                 while process.poll() is None:
-                    progress.update(_folder_bytes(staging))
+                    bar.update(min(_folder_bytes(staging), total) - bar.n)
                     time.sleep(_POLL_SECONDS)
                 if process.returncode == 0:
-                    progress.update(model.num_bytes_to_fetch)
+                    bar.update(total - bar.n)
         finally:
             process.kill()
             process.wait()

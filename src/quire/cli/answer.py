@@ -6,7 +6,7 @@ import sys
 import time
 
 
-class StreamedAnswer:
+class ShownAnswer:
     """What has been streamed of one answer, and how fast."""
 
     def __init__(self) -> None:

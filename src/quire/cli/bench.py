@@ -18,7 +18,7 @@ from quire.bench.times import Measurement
 from quire.bench.workloads import BenchRequest, Lengths, dataset_workload, parse_lengths, synthetic_workload
 from quire.cli import bench_serve, bench_startup
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
-from quire.cli.shared_flags import add_shared_flags
+from quire.cli.shared_flags import add_shared_flags, count
 from quire.core.engine_info import EngineInfo
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.llm import LLM
@@ -69,14 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_flags(parser: argparse.ArgumentParser, *, num_prompts: int, input_len: str, output_len: str) -> None:
     add_shared_flags(parser)
     group = parser.add_argument_group("workload")
-    group.add_argument("--num-prompts", type=int, default=num_prompts, metavar="N", help="requests (%(default)s)")
+    group.add_argument("--num-prompts", type=count, default=num_prompts, metavar="N", help="requests (%(default)s)")
     for flag, default in (("--input-len", input_len), ("--output-len", output_len)):
         group.add_argument(
             flag, type=parse_lengths, default=default, metavar="N[:N]", help="tokens, or a range (%(default)s)"
         )
     group.add_argument("--dataset", type=Path, metavar="FILE", help=".txt, .jsonl or .json (default: random tokens)")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the workload (%(default)s)")
-    group.add_argument("--repeats", type=int, default=3, metavar="N", help="timed runs (%(default)s)")
+    group.add_argument("--repeats", type=count, default=3, metavar="N", help="timed runs (%(default)s)")
     group.add_argument("--output", type=Path, metavar="FILE", help="write the result as JSON")
     group.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (.png)")
     add_engine_flags(parser, ENGINE_FLAGS)
@@ -87,9 +87,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run_offline(args: argparse.Namespace) -> None:
-    for name in ("num_prompts", "repeats"):
-        if getattr(args, name) < 1:
-            raise InvalidRequestError(f"--{name.replace('_', '-')} must be at least 1.", field=name)
     if args.plot is not None:
         check_can_plot(args.plot)
     report: Report = args.measure(args)

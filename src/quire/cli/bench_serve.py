@@ -26,7 +26,7 @@ from quire.bench.serve.traffic import Traffic
 from quire.bench.times import METRICS
 from quire.bench.workloads import parse_lengths
 from quire.cli.server_flags import add_server_flags, server_address
-from quire.cli.shared_flags import add_shared_flags
+from quire.cli.shared_flags import add_shared_flags, count, seconds
 from quire.errors import InvalidRequestError, QuireError
 from quire.plan.machine import read_machine
 
@@ -62,7 +62,7 @@ def _add_request_flags(group: argparse._ArgumentGroup) -> None:
         help="outputs of exactly the wanted length; servers other than quire's and vLLM's may refuse it",
     )
     group.add_argument("--extra-body", type=json.loads, default={}, metavar="JSON", help="more fields of each request")
-    group.add_argument("--timeout", type=float, default=600, metavar="S", help="seconds for a request (%(default)s)")
+    group.add_argument("--timeout", type=seconds, default=600, metavar="S", help="seconds for a request (%(default)s)")
 
 
 def _add_dataset_flags(group: argparse._ArgumentGroup) -> None:
@@ -70,17 +70,17 @@ def _add_dataset_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--dataset-path", type=Path, metavar="FILE", help="sonnet: any .txt; sharegpt, custom: .json, .jsonl; trace"
     )
-    group.add_argument("--num-prompts", "--limit", type=int, default=100, metavar="N", help="requests (%(default)s)")
+    group.add_argument("--num-prompts", "--limit", type=count, default=100, metavar="N", help="requests (%(default)s)")
     group.add_argument("--input-len", type=parse_lengths, default="128:512", metavar="N[:N]", help="(%(default)s)")
     group.add_argument(
         "--output-len", type=parse_lengths, metavar="N[:N]", help="(default: as recorded in the dataset, or 128)"
     )
-    group.add_argument("--prefix-len", type=int, default=256, metavar="N", help="of prefix_repetition (%(default)s)")
-    group.add_argument("--num-prefixes", type=int, default=10, metavar="N", help="of prefix_repetition (%(default)s)")
+    group.add_argument("--prefix-len", type=count, default=256, metavar="N", help="of prefix_repetition (%(default)s)")
+    group.add_argument("--num-prefixes", type=count, default=10, metavar="N", help="of prefix_repetition (%(default)s)")
     group.add_argument("--time-scale", type=float, default=1.0, metavar="F", help="2 replays a trace half as fast")
     group.add_argument("--token-scale", type=float, default=1.0, metavar="F", help="factor on a trace's lengths")
-    group.add_argument("--max-prompt-tokens", type=int, metavar="N", help="longer prompts of a trace are cut")
-    group.add_argument("--max-output-tokens", type=int, metavar="N", help="longer outputs of a trace are cut")
+    group.add_argument("--max-prompt-tokens", type=count, metavar="N", help="longer prompts of a trace are cut")
+    group.add_argument("--max-output-tokens", type=count, metavar="N", help="longer outputs of a trace are cut")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts and arrivals (%(default)s)")
 
 
@@ -92,7 +92,7 @@ def _add_traffic_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="from start to end rate")
     group.add_argument("--ramp-up-start-rps", type=float, metavar="R", help="requests a second at the start")
     group.add_argument("--ramp-up-end-rps", type=float, metavar="R", help="requests a second at the end")
-    group.add_argument("--max-concurrency", type=int, metavar="N", help="requests in flight (default: no limit)")
+    group.add_argument("--max-concurrency", type=count, metavar="N", help="requests in flight (default: no limit)")
     group.add_argument("--sweep", type=_parse_rates, metavar="R,R,...", help="a run at each request rate")
 
 
@@ -135,21 +135,8 @@ def _measure_client(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in (
-        "num_prompts",
-        "prefix_len",
-        "num_prefixes",
-        "max_concurrency",
-        "max_prompt_tokens",
-        "max_output_tokens",
-    ):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise InvalidRequestError(f"--{name.replace('_', '-')} must be at least 1.", field=name, value=value)
     if not isinstance(args.extra_body, dict):
         raise InvalidRequestError("--extra-body must be a JSON object.", field="extra_body")
-    if not args.timeout > 0:
-        raise InvalidRequestError("--timeout must be above 0 seconds.", field="timeout", value=args.timeout)
     if args.plot is not None:
         check_can_plot(args.plot)
     _check_traffic(args)

@@ -11,8 +11,7 @@ from rich.console import Console
 from quire.bench.environment import collect_environment
 from quire.bench.report import write_json
 from quire.bench.startup import measure_startup, print_startup, startup_dict
-from quire.cli.shared_flags import add_shared_flags
-from quire.errors import InvalidRequestError
+from quire.cli.shared_flags import add_shared_flags, count
 from quire.plan.machine import read_machine
 
 EXAMPLES = """\
@@ -26,14 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_shared_flags(parser)
     parser.add_argument("serve_flags", nargs="*", metavar="FLAG", help="flags of `quire serve`, after --")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed starts (%(default)s)")
+    parser.add_argument("--repeats", type=count, default=3, metavar="N", help="timed starts (%(default)s)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the result as JSON")
     parser.set_defaults(run_kind=run)
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.repeats < 1:
-        raise InvalidRequestError("--repeats must be at least 1.", field="repeats")
     runs = []
     for number in range(1, args.repeats + 1):
         runs.append(measure_startup(args.serve_flags))

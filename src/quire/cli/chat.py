@@ -9,11 +9,11 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, aclosing
-from typing import Any, Protocol
+from functools import partial
 
-from quire.cli.answer import StreamedAnswer, tell
+from quire.cli.answer import ShownAnswer, tell
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
 from quire.cli.sampling_flags import add_sampling_flags, request_fields, sampling_params
 from quire.cli.server_flags import add_server_flags, check_who_computes, server_address
@@ -26,6 +26,8 @@ from quire.engine.async_llm import AsyncLLM
 from quire.errors import GenerationFailedError, InvalidRequestError
 
 Message = dict[str, str]
+Answer = Callable[[list[Message]], AsyncGenerator[tuple[str, int], None]]
+"""Pieces of text, each with the number of tokens it stands for. Closing the generator stops the answer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,57 +41,33 @@ def run(args: argparse.Namespace) -> int:
     check_who_computes(args, sends_model=True)
     system: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
     with ExitStack() as stack:
-        model: ChatModel
         if args.url is not None:
             address = server_address(args)
             name = find_model(address, engine_arguments(args).get("model")).name
-            model = RemoteChat(RemoteModel(address, name), request_fields(args))
+            answer: Answer = partial(RemoteModel(address, name).chat, fields=request_fields(args))
         else:
             llm = AsyncLLM(**engine_arguments(args))
             stack.callback(llm.shutdown)
-            model = LocalChat(llm, sampling_params(args, OutputKind.DELTA))
+            answer = partial(_answer_here, llm, sampling_params(args, OutputKind.DELTA))
         runner = stack.enter_context(asyncio.Runner())
-        return ChatSession(model, system, runner, quiet=args.quiet).run()
+        return ChatSession(answer, system, runner, quiet=args.quiet).run()
 
 
-class ChatModel(Protocol):
-    """What answers a conversation."""
-
-    def answer(self, messages: list[Message]) -> AsyncGenerator[tuple[str, int], None]:
-        """Pieces of text, each with the number of tokens it stands for. Closing the generator stops the answer."""
-
-
-class LocalChat:
-    """A model in this process."""
-
-    def __init__(self, llm: AsyncLLM, params: SamplingParams) -> None:
-        self._llm = llm
-        self._params = params
-
-    async def answer(self, messages: list[Message]) -> AsyncGenerator[tuple[str, int], None]:
-        prompt = await self._llm.chat_prompt(messages)
-        async with aclosing(self._llm.generate(prompt, self._params)) as outputs:
-            async for output in outputs:
-                check_sample(output.outputs[0])
-                yield output.outputs[0].text, len(output.outputs[0].token_ids)
-
-
-class RemoteChat:
-    """A model of a server. `fields` are added to each request."""
-
-    def __init__(self, model: RemoteModel, fields: dict[str, Any]) -> None:
-        self._model = model
-        self._fields = fields
-
-    def answer(self, messages: list[Message]) -> AsyncGenerator[tuple[str, int], None]:
-        return self._model.chat(messages, self._fields)
+async def _answer_here(
+    llm: AsyncLLM, params: SamplingParams, messages: list[Message]
+) -> AsyncGenerator[tuple[str, int], None]:
+    """As `RemoteModel.chat` does, from a model in this process."""
+    async with aclosing(llm.chat(messages, params)) as outputs:
+        async for output in outputs:
+            check_sample(output.outputs[0])
+            yield output.outputs[0].text, len(output.outputs[0].token_ids)
 
 
 class ChatSession:
     """The turns so far and the loop that adds to them. `quiet` leaves out how fast an answer came."""
 
-    def __init__(self, model: ChatModel, system: list[Message], runner: asyncio.Runner, *, quiet: bool) -> None:
-        self._model = model
+    def __init__(self, answer: Answer, system: list[Message], runner: asyncio.Runner, *, quiet: bool) -> None:
+        self._answer = answer
         self._system = system
         self._runner = runner
         self._quiet = quiet
@@ -131,7 +109,7 @@ class ChatSession:
             self._take_turn(message)
 
     def _take_turn(self, message: str) -> None:
-        answer = StreamedAnswer()
+        answer = ShownAnswer()
         self._messages.append({"role": "user", "content": message})
         try:
             # The runner turns Ctrl-C into a cancellation of the task: the request is aborted, the connection closed.
@@ -147,8 +125,8 @@ class ChatSession:
             return
         self._messages.append({"role": "assistant", "content": answer.text})
 
-    async def _stream(self, answer: StreamedAnswer) -> None:
-        async with aclosing(self._model.answer(self._messages)) as pieces:
+    async def _stream(self, answer: ShownAnswer) -> None:
+        async with aclosing(self._answer(self._messages)) as pieces:
             async for text, num_tokens in pieces:
                 answer.append(text, num_tokens)
                 print(text, end="", flush=True)

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from contextlib import aclosing
 
-from quire.cli.answer import StreamedAnswer, tell
+from quire.cli.answer import ShownAnswer, tell
 from quire.cli.sampling_flags import add_sampling_flags, request_fields
 from quire.cli.server_flags import add_server_flags, server_address
 from quire.client.discovery import find_model
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     address = server_address(args)
     model = RemoteModel(address, find_model(address, args.model).name)
     prompt = args.prompt if args.prompt is not None else sys.stdin.read().rstrip("\n")
-    answer = StreamedAnswer()
+    answer = ShownAnswer()
     try:
         asyncio.run(_stream(model, prompt, args, answer))
     except KeyboardInterrupt:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
         tell(answer.speed())
 
 
-async def _stream(model: RemoteModel, prompt: str, args: argparse.Namespace, answer: StreamedAnswer) -> None:
+async def _stream(model: RemoteModel, prompt: str, args: argparse.Namespace, answer: ShownAnswer) -> None:
     print(prompt, end="", flush=True)
     async with aclosing(model.complete(prompt, request_fields(args))) as pieces:
         async for text, num_tokens in pieces:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
+from quire.cli.shared_flags import count
 from quire.config import MODEL_HELP, EngineConfig
 from quire.errors import InvalidRequestError
 from quire.plan.machine import read_machine
@@ -18,7 +19,7 @@ from quire.plan.sizes import parse_size
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", default="smollm2", metavar="MODEL", help=MODEL_HELP)
-    parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="full-length sequences at once (1)")
+    parser.add_argument("--concurrency", type=count, default=1, metavar="N", help="full-length sequences at once (1)")
     parser.add_argument("--memory", metavar="SIZE", help="such as 8GiB (default: what the engine would take here)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     add_engine_flags(
@@ -37,8 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.concurrency < 1:
-        raise InvalidRequestError(f"--concurrency must be at least 1, got {args.concurrency}.", field="concurrency")
     given = engine_arguments(args)
     if args.memory and "memory_utilization" in given:
         raise InvalidRequestError(

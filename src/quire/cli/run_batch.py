@@ -16,11 +16,11 @@ from tqdm import tqdm
 
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_flag_words
 from quire.cli.server_flags import add_server_flags, check_who_computes, server_address
+from quire.cli.shared_flags import count, seconds
 from quire.client.address import ServerAddress
 from quire.client.batch import BatchCounts, BatchRun, count_requests
 from quire.client.batch_file import BatchOutput
 from quire.client.server_process import ServerProcess
-from quire.errors import InvalidRequestError
 
 EXAMPLES = """\
 examples:
@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("-i", "--input", type=Path, required=True, metavar="FILE", help="requests, JSON lines")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="records, appended to")
-    parser.add_argument("--max-concurrency", type=int, default=64, metavar="N", help="at once (%(default)s)")
-    parser.add_argument("--timeout", type=float, default=600, metavar="S", help="seconds for a request (%(default)s)")
+    parser.add_argument("--max-concurrency", type=count, default=64, metavar="N", help="at once (%(default)s)")
+    parser.add_argument("--timeout", type=seconds, default=600, metavar="S", help="seconds for a request (%(default)s)")
     add_server_flags(
         parser, default=None, note="an OpenAI-compatible server (default: one is started for the run, and stopped)"
     )
@@ -45,8 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.max_concurrency < 1 or not args.timeout > 0:
-        raise InvalidRequestError("--max-concurrency must be at least 1, and --timeout above 0.", field="timeout")
     check_who_computes(args, sends_model=False)
     with ExitStack() as stack:
         output = stack.enter_context(BatchOutput(args.output))

@@ -38,13 +38,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(config: ServerConfig) -> None:
     """What would come to light only in an API process, or with the first chat. Raises InvalidRequestError."""
-    if config.tool_call_parser is not None or config.reasoning_parser is not None:
+    if (config.tool_call_parser, config.reasoning_parser) != ("auto", "auto"):
         # Imported when asked for: nothing of it is needed to open the port.
         from quire.server.reasoning.registry import choose_reasoning_style
         from quire.server.tools.registry import choose_tool_format
 
-        choose_tool_format(config.tool_call_parser or "auto", None)
-        choose_reasoning_style(config.reasoning_parser or "auto", None)
+        choose_tool_format(config.tool_call_parser, None)
+        choose_reasoning_style(config.reasoning_parser, None)
     if config.otlp_endpoint is not None:
         from quire.server.tracing_setup import check_endpoint
 

@@ -11,3 +11,21 @@ def add_shared_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="no logs, no progress on stderr"
     )
+
+
+def count(text: str) -> int:
+    """A flag's whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A flag's time, which passes."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be seconds above 0, got {text}")
+    return value

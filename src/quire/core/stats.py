@@ -16,21 +16,18 @@ class StepTokens(msgspec.Struct):
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(STEP_TOKEN_BOUNDS) + 1))
     total: int = 0
-    last: int = 0
 
     def add(self, num_tokens: int) -> None:
         self.counts[bisect_left(STEP_TOKEN_BOUNDS, num_tokens)] += 1
         self.total += num_tokens
-        self.last = num_tokens
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A moment of one engine. Those under `Totals` only grow, from the engine's start on; the others go up and down.
 
-    `time` is seconds on the monotonic clock. `num_blocks` are those that can be handed out: free + cached + held.
+    `num_blocks` are those that can be handed out: free + cached + held.
     """
 
-    time: float = 0.0
     num_running: int = 0
     num_waiting: int = 0
     """Not running yet, preempted ones included."""
@@ -42,7 +39,6 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_held_blocks: int = 0
 
     # Totals
-    num_steps: int = 0
     num_prompt_tokens: int = 0
     """Of the prompts that were started, cached tokens included."""
     num_generation_tokens: int = 0

@@ -41,11 +41,6 @@ class AsyncLLM:
         self._connection: EngineConnection = LocalEngine(launch(EngineConfig(model=model, **config)))
 
     @classmethod
-    def over_executor(cls, config: EngineConfig, executor: str) -> Self:
-        """An engine in this process on another executor, such as the one that computes nothing."""
-        return cls.over(LocalEngine(launch(config, executor)))
-
-    @classmethod
     def over(cls, connection: EngineConnection) -> Self:
         """The face of an engine that runs elsewhere."""
         llm = cls.__new__(cls)

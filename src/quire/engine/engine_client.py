@@ -10,8 +10,6 @@ from quire.engine.engine import Engine
 from quire.engine.requests_in_progress import Output, RequestsInProgress
 from quire.engine.tokenizer import Tokenizer
 
-__all__ = ["EngineClient", "Output"]
-
 
 class EngineClient:
     """Not thread-safe: one thread calls everything."""

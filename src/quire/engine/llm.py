@@ -26,11 +26,11 @@ from quire.core.request import Request
 from quire.core.sampling_params import BeamSearchParams, OutputKind, SamplingParams
 from quire.engine.chat_template import chat_prompt
 from quire.engine.embedding_outputs import check_pairs, embedding_output, score_outputs
-from quire.engine.engine_client import Output
 from quire.engine.input_processor import Prompt
 from quire.engine.launch import launch
 from quire.engine.progress import Progress
 from quire.engine.request_fields import check_kind
+from quire.engine.requests_in_progress import Output
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
 from quire.host.interrupts import DeferredInterrupt

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from quire.core.stats import EngineStats, StepTokens
 from quire.engine.encode_engine import EncodeEngine
 from quire.engine.engine import Engine
@@ -17,9 +15,8 @@ def collect_stats(engine: Engine | EncodeEngine) -> EngineStats:
     scheduler = engine.scheduler
     kv, pool = scheduler.kv, scheduler.kv.pool
     preempted = scheduler.waiting if scheduler.num_preemptions else ()
-    steps, tokens = engine.steps, engine.steps.step_tokens
+    tokens = engine.steps.step_tokens
     return EngineStats(
-        time=time.monotonic(),
         num_running=scheduler.num_running,
         num_waiting=scheduler.num_waiting,
         num_preempted=sum(sequence.num_preemptions > 0 for sequence in preempted),
@@ -27,11 +24,10 @@ def collect_stats(engine: Engine | EncodeEngine) -> EngineStats:
         num_free_blocks=pool.num_free,
         num_cached_blocks=pool.num_cached,
         num_held_blocks=pool.num_held,
-        num_steps=steps.num_steps,
         num_prompt_tokens=scheduler.num_prompt_tokens,
         num_generation_tokens=scheduler.num_generation_tokens,
         num_preemptions=scheduler.num_preemptions,
         num_prefix_query_tokens=kv.num_prefix_query_tokens,
         num_prefix_hit_tokens=kv.num_prefix_hit_tokens,
-        step_tokens=StepTokens(tokens.counts.copy(), tokens.total, tokens.last),
+        step_tokens=StepTokens(tokens.counts.copy(), tokens.total),
     )

@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from quire.core.stats import StepTokens
 from quire.errors import EngineDeadError
+from quire.worker.executor import StepExecutor
 
 
 class SizedPlan(Protocol):
@@ -19,18 +20,6 @@ class SizedPlan(Protocol):
 
 Plan = TypeVar("Plan", bound=SizedPlan)
 Result = TypeVar("Result")
-_Submitted = TypeVar("_Submitted", contravariant=True)
-_Collected = TypeVar("_Collected", covariant=True)
-
-
-class StepExecutor(Protocol[_Submitted, _Collected]):
-    """An Executor or an EncodeExecutor."""
-
-    def submit(self, plan: _Submitted, /) -> None: ...
-
-    def collect(self) -> _Collected: ...
-
-    def shutdown(self) -> None: ...
 
 
 class StepQueue(Generic[Plan, Result]):

@@ -64,11 +64,6 @@ class Tokenizer:
         self._post_processor_adds_bos = begin == [self.bos_token_id]
 
     @property
-    def chat_template(self) -> str | None:
-        """The template for plain chat, if the model has one."""
-        return self.chat_templates.get("default")
-
-    @property
     def vocab_size(self) -> int:
         """Tokens, added ones included."""
         return self._backend.get_vocab_size()

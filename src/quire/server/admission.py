@@ -30,26 +30,26 @@ class Admission:
         self.draining = False
 
     @contextmanager
-    def enter(self, client: str, count: int = 1) -> Iterator[None]:
-        """Hold the place of `count` requests of a client. Raises OverloadedError or DrainingError."""
+    def enter(self, client: str) -> Iterator[None]:
+        """Hold the place of a request of a client. Raises OverloadedError or DrainingError."""
         if self.draining:
             raise DrainingError("The server is shutting down and takes no new requests; ask another replica.")
-        if self.num_unfinished + count > self._max_requests:
+        if self.num_unfinished >= self._max_requests:
             raise OverloadedError(
-                f"{self.num_unfinished} requests are unfinished and {count} more would exceed the limit of"
-                f" {self._max_requests} (--max-queued-requests); try again later."
+                f"{self.num_unfinished} requests are unfinished, the limit is {self._max_requests}"
+                " (--max-queued-requests); try again later."
             )
-        if self._by_client[client] + count > self._max_client_requests:
+        if self._by_client[client] >= self._max_client_requests:
             raise OverloadedError(
-                f"You have {self._by_client[client]} unfinished requests and {count} more would exceed the limit of"
-                f" {self._max_client_requests} (--max-client-requests); wait for some of them."
+                f"You have {self._by_client[client]} unfinished requests, the limit is {self._max_client_requests}"
+                " (--max-client-requests); wait for some of them."
             )
-        self.num_unfinished += count
-        self._by_client[client] += count
+        self.num_unfinished += 1
+        self._by_client[client] += 1
         try:
             yield
         finally:
-            self.num_unfinished -= count
-            self._by_client[client] -= count
+            self.num_unfinished -= 1
+            self._by_client[client] -= 1
             if not self._by_client[client]:
                 del self._by_client[client]

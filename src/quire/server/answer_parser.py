@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from quire.engine.tokenizer import Tokenizer
 from quire.server.answer_events import ContentDelta, Event, ParsedAnswer, collect_answer, merge_events
@@ -12,10 +11,8 @@ from quire.server.reasoning.parser import ReasoningParser
 from quire.server.reasoning.registry import ReasoningStyle, choose_reasoning_style
 from quire.server.text_reader import Markers, Reading, TextReader
 from quire.server.text_stage import TextStage
-from quire.server.tools.constraint import tool_constraint
 from quire.server.tools.definitions import Tool, ToolChoice
 from quire.server.tools.parser import ToolParser
-from quire.server.tools.prompt import for_template
 from quire.server.tools.registry import choose_tool_format
 from quire.server.tools.tool_format import ToolFormat
 
@@ -96,12 +93,6 @@ class AnswerFormat:
     hidden: tuple[str, ...] = ()
     """End tokens, to be left out of the text where special tokens are not skipped."""
 
-    def for_template(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool]
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
-        """What the chat template gets as its `messages` and its `tools`."""
-        return for_template(messages, tools, self.tools, self.chat_template)
-
     def parser(
         self, tools: Sequence[Tool], choice: ToolChoice, *, parallel: bool = True, starts_inside: bool = False
     ) -> AnswerParser:
@@ -113,20 +104,6 @@ class AnswerFormat:
             single = not parallel or choice.mode == "named"
             calls = ToolParser(self.tools, [tool.name for tool in tools], max_calls=1 if single else None)
         return AnswerParser(reasoning, calls, self.hidden)
-
-    def constraint(
-        self, tools: Sequence[Tool], choice: ToolChoice, *, parallel: bool = True, starts_inside: bool = False
-    ) -> str | None:
-        """The grammar that structured output must enforce for `choice`; None for nothing."""
-        return tool_constraint(
-            tools,
-            choice,
-            self.tools,
-            parallel=parallel,
-            reasoning=self.reasoning,
-            starts_inside_reasoning=starts_inside,
-            token_ids=self.token_ids,
-        )
 
 
 def choose_answer_format(

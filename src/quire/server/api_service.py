@@ -39,7 +39,6 @@ class ApiService:
             EngineAddresses(orders.directory), orders.worker, orders.engine_fd, lambda: _read_files(orders)
         )
         self._state = _make_state(orders, self._connection)
-        self._following = asyncio.get_running_loop().create_task(self._follow_engine())
 
     def make_app(self) -> FastAPI:
         return make_app(self._state)
@@ -57,7 +56,6 @@ class ApiService:
             await self._finish_requests(time.monotonic() + STOP_S)
 
     async def close(self) -> None:
-        self._following.cancel()
         if self._state.tracer is not None:
             await asyncio.to_thread(self._state.tracer.shutdown)
         self._connection.shutdown()
@@ -65,17 +63,6 @@ class ApiService:
     async def _finish_requests(self, deadline: float) -> None:
         while self._state.admission.num_unfinished and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-
-    async def _follow_engine(self) -> None:
-        """The newest engine figures, for /metrics."""
-        state = self._state
-        await state.connection.wait_ready()
-        info = state.llm.info
-        state.metrics.engine.cache_config = {"block_size": str(info.block_size), "num_gpu_blocks": str(info.num_blocks)}
-        while True:
-            if state.connection.stats is not None:
-                state.metrics.engine.stats = state.connection.stats
-            await asyncio.sleep(0.1)
 
 
 def _make_state(orders: ApiOrders, connection: RemoteEngine) -> ServerState:
@@ -87,7 +74,7 @@ def _make_state(orders: ApiOrders, connection: RemoteEngine) -> ServerState:
         llm=AsyncLLM.over(connection),
         connection=connection,
         admission=Admission(config.max_queued_requests, config.max_client_requests),
-        metrics=Metrics(model_name, config.metrics_namespace),
+        metrics=Metrics(model_name, config.metrics_namespace, lambda: connection.status),
         view=ViewHub(connection),
         tracer=make_tracer(config.otlp_endpoint),
         start_time=int(time.time()),

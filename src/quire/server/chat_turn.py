@@ -14,7 +14,9 @@ from quire.errors import InvalidRequestError
 from quire.server.answer_parser import AnswerFormat, AnswerParser, choose_answer_format
 from quire.server.reasoning.registry import prompt_opens_reasoning
 from quire.server.state import ServerState
+from quire.server.tools.constraint import tool_constraint
 from quire.server.tools.definitions import NO_TOOLS, Tool, ToolChoice
+from quire.server.tools.prompt import for_template
 
 ROLES_OF_OTHER_NAME = {"developer": "system"}
 """OpenAI's name for what open models' templates know as the system's."""
@@ -88,9 +90,15 @@ class ChatTurn:
 
     def constraint(self) -> StructuredOutputs | None:
         """The grammar under which the model makes the calls it must make. Raises InvalidRequestError."""
-        talk, inside = self.conversation, self._opens_reasoning
-        grammar = self.answer_format.constraint(
-            talk.usable_tools, talk.choice, parallel=talk.parallel, starts_inside=inside
+        talk, form = self.conversation, self.answer_format
+        grammar = tool_constraint(
+            talk.usable_tools,
+            talk.choice,
+            form.tools,
+            parallel=talk.parallel,
+            reasoning=form.reasoning,
+            starts_inside_reasoning=self._opens_reasoning,
+            token_ids=form.token_ids,
         )
         return None if grammar is None else StructuredOutputs(grammar=grammar)
 
@@ -132,7 +140,7 @@ def _render(state: ServerState, conversation: Conversation, must_fit: bool) -> C
     tokenizer = state.llm.tokenizer
     answer_format = model_answer_format(state)
     plain = [_plain_message(message, index) for index, message in enumerate(conversation.messages)]
-    messages, tools = answer_format.for_template(plain, conversation.usable_tools)
+    messages, tools = for_template(plain, conversation.usable_tools, answer_format.tools, answer_format.chat_template)
     text = render_chat(
         tokenizer,
         messages,
@@ -155,8 +163,8 @@ def model_answer_format(state: ServerState) -> AnswerFormat:
         state.answer_format = choose_answer_format(
             state.llm.tokenizer,
             state.chat_template,
-            tool_call_parser=state.config.tool_call_parser or "auto",
-            reasoning_parser=state.config.reasoning_parser or "auto",
+            tool_call_parser=state.config.tool_call_parser,
+            reasoning_parser=state.config.reasoning_parser,
         )
     return state.answer_format
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from quire.core.stats import STEP_TOKEN_BOUNDS, EngineStats
+from quire.core.wire import EngineStatus
 
 GAUGES = (
     ("num_requests_running", "Sequences that run.", "num_running"),
@@ -36,14 +37,24 @@ COUNTERS = (
 class EngineCollector(Collector):
     """`labels` stand on every sample: model_name and engine."""
 
-    def __init__(self, prefix: str, labels: Mapping[str, str]) -> None:
-        self.stats = EngineStats()
-        """The newest; whoever hears from the engine sets it."""
-        self.cache_config: Mapping[str, str] = {}
-        """What is fixed about the KV cache, as labels of `cache_config_info`; known once the engine is ready."""
+    def __init__(self, prefix: str, labels: Mapping[str, str], get_status: Callable[[], EngineStatus | None]) -> None:
         self._prefix = prefix
         self._names = tuple(labels)
         self._values = tuple(labels.values())
+        self._get_status = get_status
+
+    @property
+    def stats(self) -> EngineStats:
+        """The newest; zeros before the engine was heard from."""
+        status = self._get_status()
+        return EngineStats() if status is None or status.stats is None else status.stats
+
+    def _cache_config(self) -> dict[str, str]:
+        """What is fixed about the KV cache; known once the engine is ready."""
+        status = self._get_status()
+        if status is None or status.info is None:
+            return {}
+        return {"block_size": str(status.info.block_size), "num_gpu_blocks": str(status.info.num_blocks)}
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -60,7 +71,7 @@ class EngineCollector(Collector):
             yield counter
         yield self._accepted_per_position(stats)
         yield self._step_tokens(stats)
-        yield self._info("cache_config_info", "The KV cache's configuration.", self.cache_config, 1)
+        yield self._info("cache_config_info", "The KV cache's configuration.", self._cache_config(), 1)
         # Without adapters: the names that routers look for, with nothing in them.
         lora = {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""}
         yield self._info("lora_requests_info", "LoRA adapters in use.", lora, 0)

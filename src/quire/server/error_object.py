@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
+
+from msgspec import Struct
 
 TYPES: dict[int, str] = {
     HTTPStatus.BAD_REQUEST: "invalid_request_error",
@@ -15,6 +16,19 @@ TYPES: dict[int, str] = {
 }
 
 
-def error_object(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+class ErrorBody(Struct):
+    """`param` is the request's field that is wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(Struct):
+    error: ErrorBody
+
+
+def error_answer(status: int, message: str, param: str | None = None, code: str | None = None) -> ErrorAnswer:
     kind = TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return ErrorAnswer(ErrorBody(message, kind, param, code))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,8 +23,9 @@ from quire.errors import (
     RequestTimeoutError,
 )
 from quire.server.admission import RETRY_AFTER_S, DrainingError, OverloadedError
-from quire.server.error_object import error_object
+from quire.server.error_object import ErrorAnswer, error_answer
 from quire.server.schemas.fields import HIDDEN_TAG
+from quire.server.schemas.message_answers import MessagesError, MessagesErrorBody
 
 logger = logging.getLogger("quire")
 
@@ -44,40 +45,40 @@ ANTHROPIC_TYPES: dict[int, str] = {
 }
 
 
-def error_response(path: str, status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+def error_response(path: str, status: int, answer: ErrorAnswer, headers: Mapping[str, str] | None = None) -> Response:
     """An OpenAI error object as the answer of a route, in the shape that the route's clients read."""
-    if path == ANTHROPIC_ROUTE or path.startswith(f"{ANTHROPIC_ROUTE}/"):
-        body = anthropic_error(status, body)
-    return JSONResponse(body, status, headers)
+    is_anthropic = path == ANTHROPIC_ROUTE or path.startswith(f"{ANTHROPIC_ROUTE}/")
+    body = anthropic_error(status, answer) if is_anthropic else answer
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
-def anthropic_error(status: int, body: dict[str, Any]) -> dict[str, Any]:
+def anthropic_error(status: int, answer: ErrorAnswer) -> MessagesError:
     """An OpenAI error object in Anthropic's shape, which has no place for the field but in the message."""
     kind = ANTHROPIC_TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": body["error"]["message"]}}
+    return MessagesError(MessagesErrorBody(kind, answer.error.message))
 
 
-def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
+def describe(error: Exception) -> tuple[int, ErrorAnswer, dict[str, str]]:
     """Status, body and headers for an exception, also for one that ends a stream. Unknown ones tell nothing."""
     match error:
         case InvalidRequestError():
-            return 400, error_object(400, str(error), error.field), {}
+            return 400, error_answer(400, str(error), error.field), {}
         case ChatTemplateError():
-            return 400, error_object(400, str(error), "messages"), {}
+            return 400, error_answer(400, str(error), "messages"), {}
         case OverloadedError():
-            return 429, error_object(429, str(error), code="overloaded"), RETRY_HEADERS
+            return 429, error_answer(429, str(error), code="overloaded"), RETRY_HEADERS
         case DrainingError() | EngineDeadError() | RequestTimeoutError():
-            return 503, error_object(503, str(error)), RETRY_HEADERS
+            return 503, error_answer(503, str(error)), RETRY_HEADERS
         case GenerationFailedError():
-            return 500, error_object(500, str(error), code="generation_failed"), {}
+            return 500, error_answer(500, str(error), code="generation_failed"), {}
         case RequestValidationError():
             return 400, _validation_error(error), {}
         case RecursionError():
-            return 400, error_object(400, "The body is nested too deeply; flatten it."), {}
+            return 400, error_answer(400, "The body is nested too deeply; flatten it."), {}
         case HTTPException():
-            return error.status_code, error_object(error.status_code, str(error.detail)), dict(error.headers or {})
+            return error.status_code, error_answer(error.status_code, str(error.detail)), dict(error.headers or {})
     logger.error("A request failed.", exc_info=error)
-    return 500, error_object(500, INTERNAL_MESSAGE), {}
+    return 500, error_answer(500, INTERNAL_MESSAGE), {}
 
 
 def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute] = ()) -> None:
@@ -130,21 +131,21 @@ def _allowed_methods(routes: Sequence[BaseRoute], scope: Scope) -> str:
     return ", ".join(sorted({method for route in here for method in route.methods or ()}))
 
 
-def _validation_error(error: RequestValidationError) -> dict[str, Any]:
+def _validation_error(error: RequestValidationError) -> ErrorAnswer:
     """The first breach: the field, what was given, and the rule."""
     first = error.errors()[0]
     parts = [str(part) for part in first["loc"][1:]]
     field = _cut(".".join(part for part in parts if not part.startswith(HIDDEN_TAG)), MAX_VALUE_LENGTH) or None
     if isinstance(first.get("input"), bytes):
         # FastAPI reads as JSON only what is called so.
-        return error_object(400, "The body is not announced as JSON; send 'Content-Type: application/json'.")
+        return error_answer(400, "The body is not announced as JSON; send 'Content-Type: application/json'.")
     given = _cut(repr(first.get("input")), MAX_VALUE_LENGTH)
     if first["type"] == "json_invalid":
-        return error_object(
+        return error_answer(
             400, f"The body is not valid JSON: {first.get('ctx', {}).get('error', 'it does not parse')}."
         )
     rule = _cut(first["msg"].removeprefix("Value error, "), MAX_RULE_LENGTH)
-    return error_object(400, f"{field or 'The body'}: {rule}; got {given}.", field)
+    return error_answer(400, f"{field or 'The body'}: {rule}; got {given}.", field)
 
 
 def _cut(text: str, length: int) -> str:

@@ -15,7 +15,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from quire.server.error_object import error_object
+from quire.server.error_object import error_answer
 
 MAX_HEAD_SIZE = 32 * 2**10
 """Bytes of the request line and the headers, with what each of them costs to keep."""
@@ -187,7 +187,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # It is this request's own body that is refused: nobody else answers it.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        body = msgspec.json.encode(error_object(status, message))
+        body = msgspec.json.encode(error_answer(status, message))
         self.transport.write(
             b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
             % (status, status.phrase.encode(), len(body), body)

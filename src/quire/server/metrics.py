@@ -6,16 +6,18 @@ Label values come from a short list known beforehand, never from a client, so th
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from quire.core.wire import EngineStatus
 from quire.server.engine_metrics import EngineCollector
 from quire.server.request_record import RequestRecord
+from quire.server.supervisor import MULTIPROCESS_DIR
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 """prometheus_client's own variable. Set by the supervisor, before the workers start, if there are several of them."""
 
 TTFT_BUCKETS = (
@@ -56,12 +58,14 @@ class Metrics:
     times survive a jump of the wall clock: only the monotonic clock is read, and no creation times are shown.
     """
 
-    def __init__(self, model_name: str, namespace: str = "quire") -> None:
+    def __init__(
+        self, model_name: str, namespace: str = "quire", get_status: Callable[[], EngineStatus | None] = lambda: None
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         prefix = f"{namespace}:"
         labels = {"model_name": model_name, "engine": "0"}
         names, values = tuple(labels), tuple(labels.values())
-        self.engine = EngineCollector(prefix, labels)
+        self.engine = EngineCollector(prefix, labels, get_status)
         self._multiprocess = bool(os.environ.get(MULTIPROCESS_DIR))
         self.namespace = namespace
         self._own = registry = CollectorRegistry()

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.config import ServerConfig
 from quire.server.access import ANY, KEY_NAME, KeyRing, Names, is_own_origin, is_public, key_name
-from quire.server.error_object import error_object
+from quire.server.error_object import error_answer
 from quire.server.errors import error_response
 from quire.server.schemas.fields import MAX_REQUEST_ID_LENGTH
 from quire.server.state import ServerState
@@ -153,4 +153,4 @@ class BodyLimit:
 def _refuse(
     scope: Scope, status: int, message: str, headers: dict[str, str] | None = None, *, param: str | None = None
 ) -> Response:
-    return error_response(scope["path"], status, error_object(status, message, param), headers)
+    return error_response(scope["path"], status, error_answer(status, message, param), headers)

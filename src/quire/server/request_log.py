@@ -26,14 +26,13 @@ PLAIN = re.compile(r"[\w.:/+-]+", re.ASCII)
 
 
 class LineHandler(logging.Handler):
-    """Writes whole lines to a file descriptor. A line that cannot be written is dropped and counted; the next is tried.
+    """Writes whole lines to a file descriptor. A line that cannot be written is dropped; the next is tried.
 
     Straight to the descriptor: a buffer would keep what failed and fail again, at exit too.
     """
 
     def __init__(self, descriptor: int = STDERR) -> None:
         super().__init__()
-        self.num_dropped = 0
         self._descriptor = descriptor
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -42,7 +41,7 @@ class LineHandler(logging.Handler):
             while line:
                 line = line[os.write(self._descriptor, line) :]
         except OSError:
-            self.num_dropped += 1
+            return
         except Exception:
             self.handleError(record)
 
@@ -77,7 +76,7 @@ class TextFormatter(logging.Formatter):
 FORMATTERS: dict[LogFormat, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
-def configure_logging(log_format: LogFormat, descriptor: int = STDERR) -> LineHandler:
+def configure_logging(log_format: LogFormat, descriptor: int = STDERR) -> None:
     """Send this process's logs there, in that format; replaces the handlers of before."""
     handler = LineHandler(descriptor)
     handler.setFormatter(FORMATTERS[log_format]())
@@ -85,7 +84,6 @@ def configure_logging(log_format: LogFormat, descriptor: int = STDERR) -> LineHa
         named = logging.getLogger(name)
         named.handlers = [handler]
         named.propagate = False
-    return handler
 
 
 def log_request(record: RequestRecord) -> None:
@@ -98,14 +96,14 @@ def request_fields(record: RequestRecord) -> dict[str, Any]:
     """What the line says; times in milliseconds."""
     return {
         "request_id": record.request_id,
-        "client_id": record.client_id,
-        "tenant": tenant_hash(record.tenant),
-        "route": record.route,
+        "client_id": record.origin.client_id,
+        "tenant": tenant_hash(record.origin.tenant),
+        "route": record.origin.route,
         "model": record.model,
         "status": record.status,
         "finish_reason": record.finish_reason,
         "error": record.error,
-        "stream": record.stream,
+        "stream": record.origin.stream,
         "n": record.n,
         "prompt_tokens": record.num_prompt_tokens,
         "cached_tokens": record.num_cached_tokens,

@@ -9,22 +9,37 @@ Operation = Literal["chat", "text_completion", "embeddings", "score"]
 """In the words of OpenTelemetry's GenAI conventions, where they have one."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from, as far as its treatment depends on it."""
+
+    operation: Operation
+    route: str
+    """The route's template, such as /v1/chat/completions; never a client's path."""
+    client: str
+    """Whom limits count, which nobody can pretend to be: a hash of the API key, or the address where none is needed."""
+    tenant: str
+    """Whom fairness counts: the same, a client's word for it where no key is needed, and the user it names."""
+    client_id: str | None
+    """The id the client sent along, bounded by whoever took it in."""
+    traceparent: str | None
+    tracestate: str | None
+    stream: bool
+    arrival_time: float
+
+
+@dataclass(slots=True)
 class RequestRecord:
     """Times are seconds on the monotonic clock of this machine; None for what the request did not live to see.
 
     Never in here: prompts, outputs, API keys.
     """
 
-    request_id: str
-    operation: Operation
-    route: str
-    """The route's template, such as /v1/chat/completions; never a client's path."""
+    origin: Origin
     model: str
     """The served model's name; never a client's spelling."""
-    client_id: str | None = None
-    """The id the client sent along, bounded by whoever took it in."""
-    tenant: str = ""
+    finished_time: float
+    request_id: str = ""
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
     num_cached_tokens: int = 0
@@ -33,31 +48,26 @@ class RequestRecord:
     """How many of the gaps between its tokens were observed."""
     n: int = 1
     max_tokens: int | None = None
-    stream: bool = False
     status: int = 200
     finish_reason: str | None = None
     """stop, length, abort or error; None if the request was refused."""
     error: str | None = None
     """The kind of error, without its text."""
-    arrival_time: float
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
-    finished_time: float
-    traceparent: str | None = None
-    tracestate: str | None = None
 
     @property
     def e2e_s(self) -> float:
-        return max(0.0, self.finished_time - self.arrival_time)
+        return max(0.0, self.finished_time - self.origin.arrival_time)
 
     @property
     def queue_s(self) -> float | None:
-        return _between(self.arrival_time, self.first_scheduled_time)
+        return _between(self.origin.arrival_time, self.first_scheduled_time)
 
     @property
     def ttft_s(self) -> float | None:
-        return _between(self.arrival_time, self.first_token_time)
+        return _between(self.origin.arrival_time, self.first_token_time)
 
     @property
     def prefill_s(self) -> float | None:

@@ -141,7 +141,7 @@ class ResponseWriter(AnswerWriter):
     def report(self, error: Exception) -> None:
         status, body, _ = describe(error)
         self._response.status = "failed"
-        self._response.error = ResponseError(ERROR_CODES.get(status, "server_error"), body["error"]["message"])
+        self._response.error = ResponseError(ERROR_CODES.get(status, "server_error"), body.error.message)
         self._emit(Failed(response=self._response))
 
     def _usage(self) -> ResponseUsage:

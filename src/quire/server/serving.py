@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -23,7 +22,7 @@ from quire.server.access import KEY_NAME, given_keys, key_name
 from quire.server.errors import describe
 from quire.server.http_metrics import ARRIVAL_TIME
 from quire.server.request_log import log_request
-from quire.server.request_record import Operation, RequestRecord
+from quire.server.request_record import Operation, Origin, RequestRecord
 from quire.server.schemas.sampling import GenerationFields
 from quire.server.state import ServerState, server_state
 
@@ -39,23 +38,6 @@ class ClientGoneError(HTTPException):
 
     def __init__(self) -> None:
         super().__init__(CLIENT_GONE, "The client closed the connection.")
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a request came from, as far as its treatment depends on it."""
-
-    operation: Operation
-    route: str
-    client: str
-    """Whom limits count, which nobody can pretend to be: a hash of the API key, or the address where none is needed."""
-    tenant: str
-    """Whom fairness counts: the same, a client's word for it where no key is needed, and the user it names."""
-    client_id: str | None
-    traceparent: str | None
-    tracestate: str | None
-    stream: bool
-    arrival_time: float
 
 
 def origin_of(
@@ -120,7 +102,7 @@ async def generate(
             prompt, params, priority=body.priority or 0, cache_salt=body.cache_salt, tenant=origin.tenant
         )
         async with aclosing(outputs):
-            async for output in _within_limits(state, outputs, record.arrival_time):
+            async for output in _within_limits(state, outputs, origin.arrival_time):
                 _note(state, record, output)
                 for sample in output.outputs:
                     # Here and not by whoever reads: the record is told what is raised here only.
@@ -151,7 +133,7 @@ def prompt_named(field: str) -> Iterator[None]:
 def recorded(state: ServerState, origin: Origin) -> Iterator[RequestRecord]:
     """Admits a request, and tells of its end, however it ends. Raises OverloadedError or DrainingError."""
     with state.admission.enter(origin.client):
-        record = _new_record(state, origin)
+        record = RequestRecord(origin, state.model_name, finished_time=time.monotonic())
         try:
             yield record
         except BaseException as error:
@@ -195,23 +177,6 @@ def time_left(config: ServerConfig, arrival_time: float, *, has_begun: bool) -> 
     return max(0.0, arrival_time + limit - time.monotonic()), f"The request was not {what} within {limit:g} s"
 
 
-def _new_record(state: ServerState, origin: Origin) -> RequestRecord:
-    now = time.monotonic()
-    return RequestRecord(
-        request_id="",
-        operation=origin.operation,
-        route=origin.route,
-        model=state.model_name,
-        client_id=origin.client_id,
-        tenant=origin.tenant,
-        stream=origin.stream,
-        arrival_time=origin.arrival_time,
-        finished_time=now,
-        traceparent=origin.traceparent,
-        tracestate=origin.tracestate,
-    )
-
-
 def _note(state: ServerState, record: RequestRecord, output: RequestOutput) -> None:
     """Metrics as tokens come. Outputs are deltas or, for those who asked for the end only, everything."""
     times = output.metrics
@@ -223,7 +188,7 @@ def _note(state: ServerState, record: RequestRecord, output: RequestOutput) -> N
             record.first_scheduled_time = times.first_scheduled_time
             record.num_prompt_tokens = len(output.prompt_token_ids)
             record.num_cached_tokens = output.num_cached_tokens
-            state.metrics.observe_first_token((times.first_token_time or now) - record.arrival_time)
+            state.metrics.observe_first_token((times.first_token_time or now) - record.origin.arrival_time)
         record.last_token_time = now
     for gap in times.token_gaps[record.num_gaps :]:
         state.metrics.observe_tokens(gap)

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire.config import EngineConfig, ServerConfig
+from quire.engine.engine_addresses import EngineAddresses
 from quire.errors import QuireError, in_words
 
 logger = logging.getLogger("quire")
@@ -148,7 +149,7 @@ class Supervisor:
 
     def _engine_was_ready(self) -> bool:
         """The engine binds its request socket when it has loaded."""
-        return os.path.exists(os.path.join(self._directory, "requests"))
+        return os.path.exists(EngineAddresses(self._directory).requests.removeprefix("ipc://"))
 
     def _stop(self, code: int, drain_s: float) -> int:
         """API processes first: they drain. A second signal ends the patience."""

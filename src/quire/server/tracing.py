@@ -45,13 +45,13 @@ class RequestTracer:
         def wall_ns(moment: float) -> int:
             return int((moment + offset_s) * 1e9)
 
-        end = max(record.arrival_time, record.finished_time)
+        end = max(record.origin.arrival_time, record.finished_time)
         span = self._tracer.start_span(
             "llm_request",
             context=_parent(record),
             kind=SpanKind.SERVER,
             attributes=span_attributes(record),
-            start_time=wall_ns(record.arrival_time),
+            start_time=wall_ns(record.origin.arrival_time),
         )
         if record.finish_reason == "error" or record.status >= 500:
             span.set_status(StatusCode.ERROR)
@@ -69,7 +69,7 @@ class RequestTracer:
 def phases(record: RequestRecord) -> list[tuple[str, float, float]]:
     """(name, start, end) of the phases a request reached, in monotonic seconds; the last one ends with the request."""
     starts = [
-        ("queue", record.arrival_time),
+        ("queue", record.origin.arrival_time),
         ("prefill", record.first_scheduled_time),
         ("decode", record.first_token_time),
     ]
@@ -81,20 +81,20 @@ def phases(record: RequestRecord) -> list[tuple[str, float, float]]:
 def span_attributes(record: RequestRecord) -> dict[str, Any]:
     """GenAI conventions where they have a name; what is not known is left out."""
     attributes = {
-        "gen_ai.operation.name": record.operation,
+        "gen_ai.operation.name": record.origin.operation,
         "gen_ai.provider.name": "quire",
         "gen_ai.request.model": record.model,
         "gen_ai.response.model": record.model,
         "gen_ai.response.id": record.request_id,
         "gen_ai.request.max_tokens": record.max_tokens,
         "gen_ai.request.choice.count": record.n,
-        "gen_ai.request.stream": record.stream,
+        "gen_ai.request.stream": record.origin.stream,
         "gen_ai.response.finish_reasons": None if record.finish_reason is None else [record.finish_reason],
         "gen_ai.response.time_to_first_chunk": record.ttft_s,
         "gen_ai.usage.input_tokens": record.num_prompt_tokens,
         "gen_ai.usage.output_tokens": record.num_generation_tokens,
         "gen_ai.usage.cache_read.input_tokens": record.num_cached_tokens,
-        "http.route": record.route,
+        "http.route": record.origin.route,
         "http.response.status_code": record.status,
         "error.type": record.error,
         "quire.preemptions": record.num_preemptions,
@@ -104,7 +104,7 @@ def span_attributes(record: RequestRecord) -> dict[str, Any]:
 
 def _parent(record: RequestRecord) -> Context:
     """The client's span if it sent a valid traceparent, else none: an empty context, never this thread's own."""
-    headers = {"traceparent": record.traceparent, "tracestate": record.tracestate}
+    headers = {"traceparent": record.origin.traceparent, "tracestate": record.origin.tracestate}
     carrier = {name: value for name, value in headers.items() if value is not None}
     return TraceContextTextMapPropagator().extract(carrier, Context())
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
 
 import msgspec
 
 from quire.core.view import MAX_STEPS_KEPT, Lane, StepRecord, TableChange, ViewUpdate
+from quire.engine.remote_engine import RemoteEngine
 from quire.errors import EngineDeadError
-
-
-class WatchableEngine(Protocol):
-    """What the hub needs of `RemoteEngine`."""
-
-    def set_view_listener(self, listener: Callable[[ViewUpdate], None] | None) -> None:
-        """Call `listener` on the event loop with each update; the first has the layout. None ends it."""
 
 
 class EngineMirror:
@@ -112,7 +105,7 @@ class Watcher:
 class ViewHub:
     """Listens to the engine only while it has watchers."""
 
-    def __init__(self, engine: WatchableEngine) -> None:
+    def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
         self._mirror = EngineMirror()
         self._watchers: set[Watcher] = set()

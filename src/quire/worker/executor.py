@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from quire.checkpoint.checkpoint import Checkpoint
 from quire.config import WorkerConfig
@@ -11,35 +11,35 @@ from quire.core.kv_layout import KVCacheConfig
 from quire.core.places import load_place
 from quire.core.step import StepPlan, StepResult
 
+Plan = TypeVar("Plan", contravariant=True)
+Result = TypeVar("Result", covariant=True)
 
-class Executor(Protocol):
-    """Carries out step plans, strictly in the order they were submitted.
+
+class StepExecutor(Protocol[Plan, Result]):
+    """Carries out plans, strictly in the order they were submitted.
 
     Because steps run in order, control may hand a freed block to another sequence while a step that reads it is
     still in flight: the later step writes after the earlier one has read.
     """
 
-    def allocate_kv_cache(self, config: KVCacheConfig) -> None:
-        """Reserve the KV cache; once, before the first step."""
-
-    def submit(self, plan: StepPlan) -> None:
+    def submit(self, plan: Plan, /) -> None:
         """Queue a step; returns at once where the executor computes elsewhere."""
 
-    def collect(self) -> StepResult:
+    def collect(self) -> Result:
         """The result of the oldest submitted step; waits for it. Raises what the step raised."""
 
     def shutdown(self) -> None:
         """Stop and free everything; idempotent."""
 
 
-class EncodeExecutor(Protocol):
-    """Carries out steps of an encoder, in the order they were submitted; see Executor."""
+class Executor(StepExecutor[StepPlan, StepResult], Protocol):
+    """Of a model that generates."""
 
-    def submit(self, plan: EncodePlan) -> None: ...
+    def allocate_kv_cache(self, config: KVCacheConfig) -> None:
+        """Reserve the KV cache; once, before the first step."""
 
-    def collect(self) -> EncodeResult: ...
 
-    def shutdown(self) -> None: ...
+EncodeExecutor = StepExecutor[EncodePlan, EncodeResult]
 
 
 EXECUTORS = {

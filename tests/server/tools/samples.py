@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.server.answer_events import ContentDelta, Event, ParsedAnswer, ToolCall, merge_events
 from quire.server.answer_parser import AnswerParser
@@ -30,7 +30,8 @@ class Sample:
 
 def tool_parser(tool_format: str, max_calls: int | None = None) -> ToolParser:
     ids = itertools.count()
-    return ToolParser(TOOL_FORMATS[tool_format], TOOL_NAMES, max_calls=max_calls, make_id=lambda: f"id{next(ids)}")
+    numbered = replace(TOOL_FORMATS[tool_format], make_id=lambda: f"id{next(ids)}")
+    return ToolParser(numbered, TOOL_NAMES, max_calls=max_calls)
 
 
 def parse_in_pieces(parser: ToolParser | AnswerParser, pieces: Iterable[str]) -> list[Event]:

@@ -59,7 +59,7 @@ class GGUFWeights:
 
     def _rows_in_file(self, origin: TensorOrigin, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if origin.rule.rotary_heads is not None:
-            # As in `_read_rotary_rows`: row j of a head's first half is row 2 j of the file, of its second row 2 j + 1.
+            # Row j of a head's first half is row 2 j of the file, of its second row 2 j + 1.
             head_dim = self._file.tensors[origin.gguf].shape[0] // origin.rule.rotary_heads
             head, row = np.divmod(rows, head_dim)
             rows = head * head_dim + row % (head_dim // 2) * 2 + row // (head_dim // 2)
@@ -81,8 +81,7 @@ class GGUFWeights:
         first = start // head_dim * head_dim
         last = -(-stop // head_dim) * head_dim
         rows = self._file.read_rows(origin.gguf, first, last)
-        halves = rows.reshape(-1, head_dim // 2, 2, *rows.shape[1:]).swapaxes(1, 2)
-        return halves.reshape(rows.shape)[start - first : stop - first]
+        return rows[self._rows_in_file(origin, np.arange(start, stop)) - first]
 
     def _transpose(self, gguf: str) -> Float32Array:
         """A few columns of a row-wise quantized tensor cost as much as all, so the tensor is kept until the next one."""

@@ -16,7 +16,7 @@ from quire.checkpoint.model_config import ModelConfig
 from quire.errors import UnsupportedModelError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Family:
     """`model_type` is config.json's; `read_gguf` and `gguf_names` are None where GGUF has no such architecture.
 
@@ -31,44 +31,14 @@ class Family:
 
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family(
-        architecture=llama.ARCHITECTURE,
-        model_type="llama",
-        read=llama.read,
-        read_gguf=llama.read_gguf,
-        gguf_names=llama.gguf_names,
-    ),
-    "mistral": Family(architecture=mistral.ARCHITECTURE, model_type="mistral", read=mistral.read),
-    "qwen2": Family(
-        architecture=qwen2.ARCHITECTURE,
-        model_type="qwen2",
-        read=qwen2.read,
-        read_gguf=qwen2.read_gguf,
-        gguf_names=qwen2.gguf_names,
-    ),
-    "qwen3": Family(
-        architecture=qwen3.ARCHITECTURE,
-        model_type="qwen3",
-        read=qwen3.read,
-        read_gguf=qwen3.read_gguf,
-        gguf_names=qwen3.gguf_names,
-    ),
-    "gemma3": Family(
-        architecture=gemma3.ARCHITECTURE,
-        model_type="gemma3_text",
-        read=gemma3.read,
-        read_gguf=gemma3.read_gguf,
-        gguf_names=gemma3.gguf_names,
-    ),
-    "opt": Family(architecture=opt.ARCHITECTURE, model_type="opt", read=opt.read),
-    "gpt2": Family(
-        architecture=gpt2.ARCHITECTURE,
-        model_type="gpt2",
-        read=gpt2.read,
-        read_gguf=gpt2.read_gguf,
-        gguf_names=gpt2.gguf_names,
-    ),
-    "bert": Family(architecture=bert.ARCHITECTURE, model_type="bert", read=bert.read),
+    "llama": Family(llama.ARCHITECTURE, "llama", llama.read, llama.read_gguf, llama.gguf_names),
+    "mistral": Family(mistral.ARCHITECTURE, "mistral", mistral.read),
+    "qwen2": Family(qwen2.ARCHITECTURE, "qwen2", qwen2.read, qwen2.read_gguf, qwen2.gguf_names),
+    "qwen3": Family(qwen3.ARCHITECTURE, "qwen3", qwen3.read, qwen3.read_gguf, qwen3.gguf_names),
+    "gemma3": Family(gemma3.ARCHITECTURE, "gemma3_text", gemma3.read, gemma3.read_gguf, gemma3.gguf_names),
+    "opt": Family(opt.ARCHITECTURE, "opt", opt.read),
+    "gpt2": Family(gpt2.ARCHITECTURE, "gpt2", gpt2.read, gpt2.read_gguf, gpt2.gguf_names),
+    "bert": Family(bert.ARCHITECTURE, "bert", bert.read),
 }
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
+from msgspec import UNSET
 
 from quire.config import ServerConfig
 from quire.core.embedding import PoolingParams, PoolingRequestOutput
@@ -18,19 +19,24 @@ from quire.engine.embedding_outputs import check_pairs, score_outputs, vector_of
 from quire.engine.input_processor import Prompt
 from quire.errors import RequestTimeoutError
 from quire.server.outputs import gather_all
-from quire.server.request_record import Operation
+from quire.server.request_record import Operation, Origin
 from quire.server.schemas.embeddings import (
+    DocumentText,
+    EmbeddingData,
+    EmbeddingsAnswer,
     EmbeddingsRequest,
-    EmbeddingsResponse,
+    RerankAnswer,
     RerankRequest,
-    RerankResponse,
+    RerankResult,
+    ScoreAnswer,
+    ScoreData,
     ScoreRequest,
-    ScoreResponse,
     TextDocument,
     TextsRequest,
+    TextsUsage,
 )
+from quire.server.schemas.openapi import answers
 from quire.server.serving import (
-    Origin,
     json_response,
     origin_of,
     prompt_named,
@@ -50,7 +56,7 @@ MAX_TEXTS_IN_FLIGHT = 128
 """Of one request: enough to fill the engine's steps, few enough that others get their turn."""
 
 
-@router.post("/v1/embeddings", response_model=EmbeddingsResponse)
+@router.post("/v1/embeddings", responses=answers(EmbeddingsAnswer), response_class=Response)
 async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     """One vector a text, in the texts' order."""
     params = PoolingParams(
@@ -62,17 +68,13 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     state, outputs = await _encode(request, "embeddings", body, [("input", texts)], params)
     as_base64 = body.encoding_format == "base64"
     data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": _base64(output) if as_base64 else vector_of(output).tolist(),
-        }
+        EmbeddingData(index, _base64(output) if as_base64 else vector_of(output).tolist())
         for index, output in enumerate(outputs)
     ]
-    return _list("embd", state, data, outputs)
+    return json_response(EmbeddingsAnswer(*_frame("embd", state, outputs), data=data))
 
 
-@router.post("/v1/score", response_model=ScoreResponse)
+@router.post("/v1/score", responses=answers(ScoreAnswer), response_class=Response)
 async def score(body: ScoreRequest, request: Request) -> Response:
     """How alike texts are: the cosine of their vectors, -1 to 1."""
     first, second = _as_list(body.text_1), _as_list(body.text_2)
@@ -80,11 +82,11 @@ async def score(body: ScoreRequest, request: Request) -> Response:
     params = PoolingParams(normalize=True, truncate_prompt_tokens=body.truncate_prompt_tokens)
     state, outputs = await _encode(request, "score", body, [("text_1", first), ("text_2", second)], params)
     scores = score_outputs(outputs[: len(first)], outputs[len(first) :])
-    data = [{"object": "score", "index": index, "score": output.outputs.score} for index, output in enumerate(scores)]
-    return _list("score", state, data, outputs)
+    data = [ScoreData(index, output.outputs.score) for index, output in enumerate(scores)]
+    return json_response(ScoreAnswer(*_frame("score", state, outputs), data=data))
 
 
-@router.post("/v1/rerank", response_model=RerankResponse, response_model_exclude_none=True)
+@router.post("/v1/rerank", responses=answers(RerankAnswer), response_class=Response)
 async def rerank(body: RerankRequest, request: Request) -> Response:
     """The documents that are most like the query, by the cosine of their vectors."""
     documents = [item.text if isinstance(item, TextDocument) else item for item in body.documents]
@@ -92,14 +94,9 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
     state, outputs = await _encode(request, "score", body, [("query", [body.query]), ("documents", documents)], params)
     scores = [output.outputs.score for output in score_outputs(outputs[:1], outputs[1:])]
     best = sorted(range(len(scores)), key=lambda index: (-scores[index], index))[: body.top_n or None]
-    results = [
-        {"index": index, "relevance_score": scores[index]}
-        | ({"document": {"text": documents[index]}} if body.return_documents in (None, True) else {})
-        for index in best
-    ]
-    return json_response(
-        {"id": _new_id("rerank"), "model": state.model_name, "results": results, "usage": _usage(outputs)}
-    )
+    shows = body.return_documents is not False
+    results = [RerankResult(index, scores[index], DocumentText(documents[index]) if shows else UNSET) for index in best]
+    return json_response(RerankAnswer(_new_id("rerank"), state.model_name, results, _usage(outputs)))
 
 
 async def _encode(
@@ -123,7 +120,7 @@ async def _encode_recorded(
     state: ServerState, origin: Origin, encode: Encode, texts: list[tuple[str, Prompt]]
 ) -> list[PoolingRequestOutput]:
     with recorded(state, origin) as record:
-        outputs = await _encode_in_time(state.config, record.arrival_time, encode, texts)
+        outputs = await _encode_in_time(state.config, origin.arrival_time, encode, texts)
         record.request_id = outputs[0].request_id
         record.finish_reason = "stop"
         record.num_prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
@@ -188,25 +185,15 @@ def _base64(output: PoolingRequestOutput) -> str:
     return base64.b64encode(vector_of(output).astype("<f4", copy=False).tobytes()).decode()
 
 
-def _usage(outputs: list[PoolingRequestOutput]) -> dict[str, int]:
+def _usage(outputs: list[PoolingRequestOutput]) -> TextsUsage:
     num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    return TextsUsage(num_tokens, num_tokens)
 
 
 def _new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def _list(
-    prefix: str, state: ServerState, data: list[dict[str, object]], outputs: list[PoolingRequestOutput]
-) -> Response:
-    return json_response(
-        {
-            "id": _new_id(prefix),
-            "object": "list",
-            "created": int(time.time()),
-            "model": state.model_name,
-            "data": data,
-            "usage": _usage(outputs),
-        }
-    )
+def _frame(prefix: str, state: ServerState, outputs: list[PoolingRequestOutput]) -> tuple[str, int, str, TextsUsage]:
+    """id, created, model and usage."""
+    return _new_id(prefix), int(time.time()), state.model_name, _usage(outputs)

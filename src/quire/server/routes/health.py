@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from quire import __version__
 from quire.engine.remote_engine import STILL_LOADING
 from quire.errors import EngineDeadError
-from quire.server.error_object import error_object
-from quire.server.errors import RETRY_HEADERS
+from quire.server.error_object import error_answer
+from quire.server.errors import RETRY_HEADERS, error_response
 from quire.server.state import server_state
 
 router = APIRouter()
@@ -42,14 +42,14 @@ async def ready(request: Request) -> JSONResponse:
 
 @router.get("/health")
 @router.get("/ping", include_in_schema=False)
-async def health(request: Request) -> JSONResponse:
+async def health(request: Request) -> Response:
     """200 if requests would be answered; 503 with the reason if not."""
     state = server_state(request)
     problem = _problem(request)
     if problem is None and not state.connection.ready:
         problem = STILL_LOADING
     if problem is not None:
-        return JSONResponse(error_object(503, problem), 503, RETRY_HEADERS)
+        return error_response(request.url.path, 503, error_answer(503, problem), RETRY_HEADERS)
     return JSONResponse({"status": "healthy"})
 
 

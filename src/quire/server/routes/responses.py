@@ -37,7 +37,7 @@ from quire.server.schemas.responses import (
     ResponsesRequest,
     as_messages,
 )
-from quire.server.serving import json_response, origin_of, preparing, require_ready
+from quire.server.serving import client_of, json_response, preparing, require_ready
 from quire.server.single_answer import read_arguments, respond, whole_answer_params
 from quire.server.state import ServerState, server_state
 from quire.server.strict_json import StrictJSONRoute
@@ -118,7 +118,7 @@ async def list_input_items(
 
 def _owner(request: Request) -> str:
     """Whose a response is: that of the API key. Where none is needed everybody is one."""
-    return origin_of(request, "chat").client if server_state(request).config.api_key else ""
+    return client_of(request) if server_state(request).config.api_key else ""
 
 
 def _keeps_responses(state: ServerState) -> bool:

@@ -10,19 +10,6 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 
-class ErrorBody(Struct):
-    """`param` is the request's field that is wrong."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class ErrorAnswer(Struct):
-    error: ErrorBody
-
-
 class PromptTokensDetails(Struct):
     cached_tokens: int
 

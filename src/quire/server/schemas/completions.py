@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from quire.errors import InvalidRequestError
-from quire.server.schemas.fields import MAX_TOKENS, TokenId, member, one_of
+from quire.server.schemas.fields import MAX_TOKENS, TokenId, form_of_prompt, member, one_of
 from quire.server.schemas.sampling import MAX_CHOICES, Logprobs, SamplingFields
 
 DEFAULT_MAX_TOKENS = 16
@@ -17,20 +17,13 @@ MAX_ECHOED_SAMPLES = 8
 """Of one prompt, whose logprobs come with each."""
 
 
-def _prompt_kind(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "text"
-    kinds = {type(item) for item in value} if isinstance(value, list) else set()
-    return {str: "texts", int: "ids", list: "lists"}.get(kinds.pop()) if len(kinds) == 1 else None
-
-
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Prompt = Annotated[
     Annotated[str, member("text")]
     | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS), member("texts")]
     | Annotated[TokenIds, member("ids")]
     | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS), member("lists")],
-    one_of("a text, a list of texts, a list of token ids, or a list of such lists, and no empty list", _prompt_kind),
+    one_of("a text, a list of texts, a list of token ids, or a list of such lists, and no empty list", form_of_prompt),
 ]
 
 

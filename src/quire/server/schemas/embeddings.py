@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from msgspec import UNSET, Struct, UnsetType
+from pydantic import Field
 
-from quire.server.schemas.fields import Name, Priority, RequestBody, TokenId, member, one_of, text_or_object
+from quire.server.schemas.fields import (
+    Name,
+    Priority,
+    RequestBody,
+    TokenId,
+    form_of_prompt,
+    member,
+    one_of,
+    text_or_object,
+)
 
 MAX_TEXTS = 2048
 """Texts in one request, as OpenAI has it."""
@@ -20,25 +30,16 @@ TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKEN_IDS
 ListsOfTokenIds = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_TEXTS)]
 
 
-def _form(value: Any) -> str | None:
-    """Which form of input it is, so that an error is about that form and not about all."""
-    if isinstance(value, str):
-        return "text"
-    if not isinstance(value, list) or not value:
-        return None
-    return {str: "texts", int: "token_ids", list: "lists"}.get(type(value[0]))
-
-
 Input = Annotated[
     Annotated[Text, member("text")]
     | Annotated[Texts, member("texts")]
-    | Annotated[TokenIds, member("token_ids")]
+    | Annotated[TokenIds, member("ids")]
     | Annotated[ListsOfTokenIds, member("lists")],
-    one_of("a text, a list of texts, a list of token ids, or a list of such lists, and no empty list", _form),
+    one_of("a text, a list of texts, a list of token ids, or a list of such lists, and no empty list", form_of_prompt),
 ]
 OneOrMoreTexts = Annotated[
     Annotated[Text, member("text")] | Annotated[Texts, member("texts")],
-    one_of("a text or a list of texts, and no empty list", _form),
+    one_of("a text or a list of texts, and no empty list", form_of_prompt),
 ]
 
 
@@ -96,49 +97,55 @@ class RerankRequest(TextsRequest):
     return_documents: bool | None = Field(None, description="With the documents' texts; true if null.")
 
 
-class Usage(BaseModel):
+class TextsUsage(Struct):
     prompt_tokens: int
     total_tokens: int
 
 
-class EmbeddingData(BaseModel):
-    object: Literal["embedding"] = "embedding"
+class EmbeddingData(Struct):
     index: int
     embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
 
 
-class EmbeddingsResponse(BaseModel):
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
-    data: list[EmbeddingData]
-    usage: Usage
-
-
-class ScoreData(BaseModel):
-    object: Literal["score"] = "score"
+class ScoreData(Struct):
     index: int
     score: float
+    object: Literal["score"] = "score"
 
 
-class ScoreResponse(BaseModel):
+class ListAnswer(Struct):
     id: str
-    object: Literal["list"] = "list"
     created: int
     model: str
+    usage: TextsUsage
+    object: Literal["list"] = "list"
+
+
+class EmbeddingsAnswer(ListAnswer, kw_only=True):
+    data: list[EmbeddingData]
+
+
+class ScoreAnswer(ListAnswer, kw_only=True):
     data: list[ScoreData]
-    usage: Usage
 
 
-class RerankResult(BaseModel):
-    index: int = Field(description="Of the document, as it was sent.")
-    document: TextDocument | None = None
+class DocumentText(Struct):
+    text: str
+
+
+class RerankResult(Struct):
+    """`index` is the document's, as it was sent."""
+
+    index: int
     relevance_score: float
+    document: DocumentText | UnsetType = UNSET
 
 
-class RerankResponse(BaseModel):
+class RerankAnswer(Struct):
+    """Best first."""
+
     id: str
     model: str
-    results: list[RerankResult] = Field(description="Best first.")
-    usage: Usage
+    results: list[RerankResult]
+    usage: TextsUsage

@@ -115,6 +115,15 @@ def one_of(rule: str, name_of: Callable[[Any], str | None]) -> Discriminator:
     return Discriminator(choose, custom_error_type="wrong_kind", custom_error_message=f"it must be {rule}")
 
 
+def form_of_prompt(value: Any) -> str | None:
+    """Which form of input it is, so that an error is about that form and not about all."""
+    if isinstance(value, str):
+        return "text"
+    if not isinstance(value, list) or not value:
+        return None
+    return {str: "texts", int: "ids", list: "lists"}.get(type(value[0]))
+
+
 def text_or_list(value: Any) -> str | None:
     return "text" if isinstance(value, str) else "list" if isinstance(value, list) else None
 

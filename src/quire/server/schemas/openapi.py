@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quire.server.schemas.answers import ErrorAnswer
+from quire.server.error_object import ErrorAnswer
 
 REFERENCE = "#/$defs/"
 

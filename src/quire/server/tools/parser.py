@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from quire.server.answer_events import ContentDelta, Event, merge_events
 from quire.server.text_reader import SPACE, MalformedTextError, Markers, Reading, TextEndedError
@@ -22,14 +22,7 @@ class ToolParser(TextStage):
 
     _reader: CallReader
 
-    def __init__(
-        self,
-        tool_format: ToolFormat,
-        tool_names: Collection[str],
-        *,
-        max_calls: int | None = None,
-        make_id: Callable[[], str] | None = None,
-    ) -> None:
+    def __init__(self, tool_format: ToolFormat, tool_names: Collection[str], *, max_calls: int | None = None) -> None:
         self._format = tool_format
         self._names = frozenset(tool_names)
         self._markers = Markers(tool_format.markers)
@@ -37,7 +30,7 @@ class ToolParser(TextStage):
         """No content but white space since the beginning or the last call."""
         self._space: list[str] = []
         """That white space."""
-        super().__init__(CallReader(self._put_call, self._put_text, make_id or tool_format.make_id, max_calls))
+        super().__init__(CallReader(self._put_call, self._put_text, tool_format.make_id, max_calls))
 
     @property
     def num_calls(self) -> int:
