@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.records import make_record
+from tests.server.records import make_record, status
 
 from quire.core.stats import EngineStats
 from quire.server.metrics import Metrics
@@ -26,8 +26,7 @@ FUNCTIONS = {"sum", "avg", "rate", "increase", "histogram_quantile", "by"}
 
 def shown_samples() -> dict[str, set[str]]:
     """Sample name -> the labels it has, on the page of a server that answered a request."""
-    metrics = Metrics("smollm2")
-    metrics.engine.stats = EngineStats(num_running=1)
+    metrics = Metrics("smollm2", get_status=lambda: status(EngineStats(num_running=1)))
     metrics.observe_request(make_record())
     metrics.observe_response("/v1/chat/completions", 200)
     samples: dict[str, set[str]] = {}

@@ -19,6 +19,10 @@ class InvalidRequestError(QuireError, ValueError):
         self.value = value
 
 
+class PromptTooLongError(InvalidRequestError):
+    """It has more tokens than the model's context. Clients that shorten a conversation then look for this one."""
+
+
 class ModelNotFoundError(QuireError):
     """The model reference names nothing that can be loaded or fetched."""
 

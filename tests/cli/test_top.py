@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.server.records import make_record
+from tests.server.records import make_record, status
 
 from quire.cli.main import main
 from quire.cli.top import Watch
 from quire.client.address import ServerAddress
 from quire.client.server_metrics import Change, parse_metrics
 from quire.core.stats import EngineStats
+from quire.core.wire import EngineStatus
 from quire.server.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent.parent
@@ -33,7 +34,7 @@ class MetricsServer:
     """A real metrics page; the figures move by the same amount each time somebody asks."""
 
     def __init__(self, namespace: str = "quire", api_key: str | None = None, port: int = 0) -> None:
-        self.metrics = Metrics("smollm2", namespace)
+        self.metrics = Metrics("smollm2", namespace, lambda: moved(self.num_asked))
         self.num_asked = 0
         server = self
 
@@ -56,7 +57,7 @@ class MetricsServer:
 
     def page(self) -> bytes:
         self.num_asked += 1
-        step(self.metrics, self.num_asked)
+        step(self.metrics)
         return self.metrics.render()
 
     def close(self) -> None:
@@ -65,13 +66,18 @@ class MetricsServer:
         self.http.server_close()
 
 
-def step(metrics: Metrics, number: int) -> None:
-    """The `number`-th look: a request more, 100 generated tokens and 1,000 prompt tokens more, 3 of 4 of them cached."""
-    metrics.engine.stats = EngineStats(
+def moved(number: int) -> EngineStatus:
+    """At the `number`-th look: 100 generated tokens and 1,000 prompt tokens more each time, 3 of 4 of them cached."""
+    stats = EngineStats(
         num_running=3, num_waiting=12, num_preempted=1, num_blocks=100, num_held_blocks=43,
         num_prompt_tokens=1000 * number, num_generation_tokens=100 * number, num_preemptions=number,
         num_prefix_query_tokens=1000 * number, num_prefix_hit_tokens=750 * number,
     )  # fmt: skip
+    return status(stats)
+
+
+def step(metrics: Metrics) -> None:
+    """A request more."""
     metrics.observe_request(make_record())
     metrics.observe_first_token(0.05)
     metrics.observe_tokens(0.0125)
@@ -85,10 +91,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[MetricsServer]:
 
 
 def change(seconds: float, namespace: str = "quire") -> Change:
-    metrics = Metrics("smollm2", namespace)
+    number = 0
+    metrics = Metrics("smollm2", namespace, lambda: moved(number))
     readings = []
     for number in (1, 2):
-        step(metrics, number)
+        step(metrics)
         readings.append(parse_metrics(metrics.render().decode(), now=number * seconds))
     return Change(*readings)
 

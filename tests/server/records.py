@@ -1,28 +1,38 @@
-"""Records of requests for tests of metrics, traces and logs."""
+"""Records of requests and what an engine says, for tests of metrics, traces and logs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from quire.server.request_record import RequestRecord
+from quire.core.stats import EngineStats
+from quire.core.wire import EngineStatus
+from quire.server.request_record import Origin, RequestRecord
 
 
 def make_record(**fields: Any) -> RequestRecord:
     """100 s on the clock: 0.5 s queued, 1.5 s of prefill, 10 tokens in 2 s, gone 0.25 s later."""
     known: dict[str, Any] = {
         "request_id": "cmpl-1",
-        "operation": "chat",
-        "route": "/v1/chat/completions",
         "model": "smollm2",
         "num_prompt_tokens": 30,
         "num_generation_tokens": 11,
         "num_cached_tokens": 16,
         "max_tokens": 64,
         "finish_reason": "stop",
-        "arrival_time": 100.0,
         "first_scheduled_time": 100.5,
         "first_token_time": 102.0,
         "last_token_time": 104.0,
         "finished_time": 104.25,
     }
-    return RequestRecord(**{**known, **fields})
+    origin = {
+        "operation": "chat", "route": "/v1/chat/completions", "client": "", "tenant": "", "client_id": None,
+        "traceparent": None, "tracestate": None, "stream": False, "arrival_time": 100.0,
+    }  # fmt: skip
+    for name in fields.keys() & origin.keys():
+        origin[name] = fields.pop(name)
+    return RequestRecord(Origin(**origin), **{**known, **fields})
+
+
+def status(stats: EngineStats) -> EngineStatus:
+    """An engine's newest heartbeat."""
+    return EngineStatus("ready", pid=1, sent_time=0.0, stats=stats)

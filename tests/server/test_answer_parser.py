@@ -13,7 +13,9 @@ from quire.server.answer_events import ContentDelta, ReasoningDelta, ToolCallArg
 from quire.server.answer_parser import AnswerFormat, AnswerParser, choose_answer_format
 from quire.server.reasoning.parser import ReasoningParser
 from quire.server.reasoning.registry import REASONING_STYLES
+from quire.server.tools.constraint import tool_constraint
 from quire.server.tools.definitions import NO_TOOLS, ToolChoice, parse_tools
+from quire.server.tools.prompt import for_template
 from quire.server.tools.registry import TOOL_FORMATS
 
 QWEN3 = "{%- if tools %}<tool_call>{%- endif %}{{ content.split('</think>') }}"
@@ -101,7 +103,7 @@ def test_marks_that_are_special_tokens_must_be_shown_and_end_tokens_hidden() -> 
     text = '[TOOL_CALLS][{"name": "now", "arguments": {}}]</s>'
     answer = answer_format.parser(TOOLS, AUTO).parse_whole(text)
     assert (answer.content, len(answer.tool_calls)) == (None, 1)
-    grammar = answer_format.constraint(TOOLS, ToolChoice("required"))
+    grammar = tool_constraint(TOOLS, ToolChoice("required"), answer_format.tools, token_ids=answer_format.token_ids)
     assert grammar is not None
     assert f"start: <[{FIRST_ADDED_ID}]>" in grammar
 
@@ -117,14 +119,13 @@ def test_the_template_for_tools_decides() -> None:
     tokenizer = tokenizer_with({}, default="{{ messages }}", tool_use="{{ tools }}[TOOL_CALLS]")
     found = choose_answer_format(tokenizer)
     assert found.tools is TOOL_FORMATS["mistral"]
-    assert found.for_template([{"role": "user", "content": "Hi"}], TOOLS)[1] is not None
+    assert for_template([{"role": "user", "content": "Hi"}], TOOLS, found.tools, found.chat_template)[1] is not None
     assert choose_answer_format(tokenizer, QWEN3).tools is TOOL_FORMATS["hermes"]
 
 
 def test_names_override_the_template() -> None:
     none = format_of(QWEN3, tool_call_parser="none", reasoning_parser="none")
     assert none == AnswerFormat(None, None, QWEN3)
-    assert none.constraint(TOOLS, AUTO) is None
     assert none.parser(TOOLS, AUTO).parse_whole(TEXT).content == TEXT
     llama = format_of(QWEN3, tool_call_parser="llama3_json", reasoning_parser="none")
     text = json.dumps({"name": "now", "parameters": {}})

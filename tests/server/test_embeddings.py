@@ -14,7 +14,6 @@ import httpx
 import numpy as np
 import pytest
 from fastapi import FastAPI
-from pydantic import BaseModel
 
 from quire.config import ServerConfig
 from quire.core.embedding import PoolingOutput, PoolingRequestOutput
@@ -23,7 +22,7 @@ from quire.server.admission import Admission
 from quire.server.errors import add_error_handlers
 from quire.server.metrics import Metrics
 from quire.server.routes import embeddings
-from quire.server.schemas.embeddings import MAX_TEXTS, EmbeddingsResponse, RerankResponse, ScoreResponse
+from quire.server.schemas.embeddings import MAX_TEXTS
 
 
 def make_app(llm: AsyncLLM, config: ServerConfig | None = None) -> FastAPI:
@@ -287,28 +286,15 @@ def test_a_model_that_generates_says_where_to_ask(tiny_llama: Path) -> None:
         llm.shutdown()
 
 
-def test_answers_are_what_their_schemas_say(app: FastAPI) -> None:
-    asked: list[tuple[type[BaseModel], str, dict[str, Any]]] = [
-        (EmbeddingsResponse, "/v1/embeddings", {"input": ["a", "b"]}),
-        (EmbeddingsResponse, "/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
-        (ScoreResponse, "/v1/score", {"text_1": "a", "text_2": ["a", "b"]}),
-        (RerankResponse, "/v1/rerank", {"query": "a", "documents": ["a", "b"]}),
-        (RerankResponse, "/v1/rerank", {"query": "a", "documents": ["a"], "return_documents": False}),
-    ]
-    for model, path, body in asked:
-        answer = post(app, path, **body).json()
-        assert model.model_validate(answer).model_dump(exclude_none=True) == answer
-
-
 def test_the_schema_knows_the_answers(app: FastAPI) -> None:
     schema = app.openapi()
-    for path, answer in (
-        ("embeddings", "EmbeddingsResponse"),
-        ("score", "ScoreResponse"),
-        ("rerank", "RerankResponse"),
+    for path, asked in (
+        ("embeddings", {"input": ["a", "b"]}),
+        ("score", {"text_1": "a", "text_2": ["a", "b"]}),
+        ("rerank", {"query": "a", "documents": ["a", "b"]}),
     ):
         content = schema["paths"][f"/v1/{path}"]["post"]["responses"]["200"]["content"]["application/json"]
-        assert content["schema"]["$ref"].endswith(answer)
+        assert set(content["schema"]["properties"]) == set(post(app, f"/v1/{path}", **asked).json())
 
 
 def test_a_client_that_leaves_takes_its_texts_along(app: FastAPI) -> None:

@@ -13,11 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
+import msgspec
 import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.records import make_record
+from tests.server.records import make_record, status
 
+from quire.core.engine_info import EngineInfo
 from quire.core.stats import EngineStats, StepTokens
 from quire.server.http_metrics import HTTPMetrics
 from quire.server.metrics import Metrics
@@ -94,9 +96,13 @@ def read(metrics: Metrics) -> Page:
 
 @pytest.mark.parametrize("namespace", ["quire", "vllm"])
 def test_names_types_and_labels_are_the_fields(namespace: str) -> None:
-    metrics = Metrics("smollm2", namespace)
-    metrics.engine.cache_config = {"block_size": "16"}
-    metrics.engine.stats = EngineStats(num_accepted_tokens_per_position=[3, 1])
+    info = EngineInfo(
+        model="smollm2", task="generate", dtype="float32", backend="cpu", num_threads=1, max_model_len=64, block_size=16,
+        num_blocks=9, max_num_batched_tokens=64, max_num_seqs=2, scheduling_policy="fcfs", enable_prefix_caching=True,
+        max_concurrency=1.0,
+    )  # fmt: skip
+    heard = msgspec.structs.replace(status(EngineStats(num_accepted_tokens_per_position=[3, 1])), info=info)
+    metrics = Metrics("smollm2", namespace, lambda: heard)
     page = read(metrics)
     for kind, names in (("gauge", GAUGES), ("counter", COUNTERS), ("histogram", HISTOGRAMS)):
         for name in names:
@@ -107,7 +113,7 @@ def test_names_types_and_labels_are_the_fields(namespace: str) -> None:
                 assert sample.labels["engine"] == "0"
                 assert kind != "counter" or sample.name == f"{namespace}:{name}_total"
     assert page.value(f"{namespace}:spec_decode_num_accepted_tokens_per_pos_total", position="1") == 1
-    assert page.value(f"{namespace}:cache_config_info", block_size="16") == 1
+    assert page.value(f"{namespace}:cache_config_info", block_size="16", num_gpu_blocks="9") == 1
 
 
 def test_buckets_are_the_fields() -> None:
@@ -158,16 +164,15 @@ def test_a_request_that_never_ran_has_no_times_of_running() -> None:
 
 
 def test_the_engines_figures_are_its_newest_stats() -> None:
-    metrics = Metrics("m")
     steps = StepTokens()
     for num_tokens in (1, 1, 20, 99_999):
         steps.add(num_tokens)
-    metrics.engine.stats = EngineStats(
+    stats = EngineStats(
         num_running=3, num_waiting=2, num_preempted=1, num_blocks=100, num_held_blocks=25, num_free_blocks=70,
         num_cached_blocks=5, num_prompt_tokens=1000, num_generation_tokens=50, num_preemptions=4,
         num_prefix_query_tokens=900, num_prefix_hit_tokens=300, step_tokens=steps,
     )  # fmt: skip
-    page = read(metrics)
+    page = read(Metrics("m", get_status=lambda: status(stats)))
     for name, value in (
         ("num_requests_running", 3), ("num_requests_waiting", 2), ("num_requests_preempted", 1),
         ("kv_cache_usage_perc", 0.25), ("num_blocks_free", 70), ("num_blocks_cached", 5), ("num_blocks_held", 25),
@@ -245,8 +250,8 @@ def test_cve_2026_105759_random_methods_and_models_make_no_series() -> None:
 
 
 def test_routes_of_metrics_and_load() -> None:
-    metrics = Metrics("m")
-    metrics.engine.stats = EngineStats(num_running=2, num_waiting=3, num_blocks=10, num_held_blocks=5)
+    stats = EngineStats(num_running=2, num_waiting=3, num_blocks=10, num_held_blocks=5)
+    metrics = Metrics("m", get_status=lambda: status(stats))
 
     async def ask() -> tuple[httpx.Response, httpx.Response]:
         async with client(make_app(metrics)) as http:
@@ -263,11 +268,10 @@ def test_routes_of_metrics_and_load() -> None:
 WORKER = """
 import sys
 sys.path.insert(0, {root!r})
-from tests.server.records import make_record
+from tests.server.records import make_record, status
 from quire.core.stats import EngineStats
 from quire.server.metrics import Metrics
-metrics = Metrics("m")
-metrics.engine.stats = EngineStats(num_running=7, num_prompt_tokens=500)
+metrics = Metrics("m", get_status=lambda: status(EngineStats(num_running=7, num_prompt_tokens=500)))
 for _ in range(int(sys.argv[1])):
     metrics.observe_request(make_record())
     metrics.observe_first_token(0.5)

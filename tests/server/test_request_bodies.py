@@ -99,4 +99,4 @@ def test_an_error_does_not_repeat_all_that_was_given(body: dict[str, Any]) -> No
 
 def test_what_is_nested_too_deeply_is_the_clients() -> None:
     status, answer, _ = describe(RecursionError())
-    assert (status, "nested too deeply" in answer["error"]["message"]) == (400, True)
+    assert (status, "nested too deeply" in answer.error.message) == (400, True)

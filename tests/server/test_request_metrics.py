@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.engine.held_engine import hold_after
+from tests.server.records import status
 from tests.server.test_metrics import Page
 
 from quire.config import EngineConfig, ServerConfig
@@ -63,7 +64,7 @@ def state(tiny_llama: Path) -> Iterator[Any]:
     engine = launch(EngineConfig(model=str(tiny_llama), num_blocks=100, scheduling_policy="fair"), "null")
     llm = AsyncLLM.over(LocalEngine(engine))
     state = state_over(llm)
-    state.stats = lambda: collect_stats(engine.client.engine)
+    state.metrics = Metrics("tiny", get_status=lambda: status(collect_stats(engine.client.engine)))
     yield state
     llm.shutdown()
 
@@ -87,7 +88,6 @@ def run(state: Any, leave_after: int | None = None, **params: Any) -> None:
 @pytest.mark.parametrize("n", [1, 3])
 def test_every_token_is_counted_once_however_it_is_handed_out(state: Any, kind: OutputKind, n: int) -> None:
     run(state, n=n, max_tokens=10, output_kind=kind)
-    state.metrics.engine.stats = state.stats()
     page = Page(state.metrics.render())
     assert page.value("quire:request_generation_tokens_sum") == 10 * n
     assert page.value("quire:generation_tokens_total") == 10 * n
@@ -97,8 +97,8 @@ def test_every_token_is_counted_once_however_it_is_handed_out(state: Any, kind: 
     assert page.value("quire:inter_token_latency_seconds_count") == 9 * n, "gaps are within a sample"
     assert page.value("quire:request_success_total", finished_reason="length") == 1
     (record,) = state.tracer.all
-    assert (record.n, record.tenant, record.client_id, record.status) == (n, "key-1", "mine", 200)
-    times = (record.arrival_time, record.first_scheduled_time, record.first_token_time, record.last_token_time)
+    assert (record.n, record.origin, record.status) == (n, ORIGIN, 200)
+    times = (ORIGIN.arrival_time, record.first_scheduled_time, record.first_token_time, record.last_token_time)
     assert list(times) == sorted(times)
 
 
@@ -184,7 +184,6 @@ def test_a_sample_that_fails_is_recorded_as_what_it_is_answered(
 def test_the_second_of_two_equal_prompts_is_a_prefix_hit(state: Any) -> None:
     for _ in range(2):
         run(state, max_tokens=2)
-    state.metrics.engine.stats = state.stats()
     page = Page(state.metrics.render())
     assert page.value("quire:prefix_cache_queries_total") == 60
     assert page.value("quire:prefix_cache_hits_total") == state.tracer.all[1].num_cached_tokens == 16

@@ -62,6 +62,14 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
         return next(field for field in _RULES if getattr(self, field) not in (None, False))
 
     @property
+    def json_schema(self) -> dict[str, Any] | None:
+        """What the text must fit, if that is JSON."""
+        if self.json_object:
+            return {"type": "object"}
+        schema: dict[str, Any] | None = None if self.json is None else json.loads(self.source)
+        return schema
+
+    @property
     def source(self) -> str:
         """The chosen field as text; of a choice, a JSON array."""
         value: str | bool | tuple[str, ...] = getattr(self, self.kind)

@@ -37,6 +37,8 @@ MAX_INPUT_DEPTH = 64
 _CONTINUE_HERE = "\ue000quire:continue\ue001"
 _MARK = _CONTINUE_HERE + " "
 """The space shows whether the template trims texts: then it trims the one to continue, too."""
+ROLES_OF_OTHER_NAME = {"developer": "system"}
+"""OpenAI's name for what open models' templates know as the system's."""
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -76,7 +78,7 @@ def render_chat(
         raise InvalidRequestError(
             f"A conversation is a list of messages, got {type(messages).__name__}.", field="messages"
         )
-    conversation = [_plain_message(message, index) for index, message in enumerate(messages)]
+    conversation = [plain_message(message, index) for index, message in enumerate(messages)]
     if not conversation:
         raise InvalidRequestError("The conversation has no messages; give at least one.", field="messages")
     if continue_final_message:
@@ -144,7 +146,10 @@ def _checked_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _plain_message(message: object, index: int) -> dict[str, Any]:
+def plain_message(message: object, index: int) -> dict[str, Any]:
+    """As templates of models for text take it: content parts become one text, and an answer that was empty has an empty one.
+
+    Raises InvalidRequestError."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidRequestError(
             f"Message {index} must be a dict with a 'role', and a 'content' in most cases, got {message!r:.200}.",
@@ -154,11 +159,33 @@ def _plain_message(message: object, index: int) -> dict[str, Any]:
     calls = bool(message.get("tool_calls"))
     given = {name: value for name, value in message.items() if value is not None or (calls and name == "content")}
     plain: dict[str, Any] = _plain(given, f"messages[{index}]")
+    plain["role"] = ROLES_OF_OTHER_NAME.get(plain["role"], plain["role"])
+    if isinstance(plain.get("content"), list):
+        parts = enumerate(plain["content"])
+        plain["content"] = "\n".join(_part_text(part, f"messages[{index}].content[{at}]") for at, part in parts)
+    if plain["role"] == "assistant" and not calls:
+        plain.setdefault("content", "")
     # Templates read reasoning under one of several names; whichever was given, they find it.
     for name in _REASONING_NAMES:
         if name in plain:
             return {"thinking": plain[name], "reasoning_content": plain[name], **plain}
     return plain
+
+
+def _part_text(part: object, field: str) -> str:
+    match part:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+            return text
+        case {"type": "refusal", "refusal": str(text)}:
+            return text
+        case {"type": kind}:
+            raise InvalidRequestError(
+                f"{field} has the type {kind!r:.100}, but the model takes text only: send parts like"
+                ' {"type": "text", "text": "..."}.',
+                field=field,
+                value=kind,
+            )
+    raise InvalidRequestError(f'{field} must be {{"type": "text", "text": "..."}}, got {part!r:.100}.', field=field)
 
 
 def _plain(value: object, field: str, depth: int = 0) -> Any:

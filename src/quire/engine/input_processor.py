@@ -23,7 +23,7 @@ from quire.core.sampling_params import BeamSearchParams, SamplingParams
 from quire.engine.grammar_check import GrammarCheck
 from quire.engine.request_fields import check_kind, check_request_fields
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import InvalidRequestError
+from quire.errors import InvalidRequestError, PromptTooLongError
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a dict with `prompt` (text) or `prompt_token_ids` (and, for the record, its `prompt`)."""
@@ -49,6 +49,8 @@ class InputProcessor:
         self._tokenizer = tokenizer
         self._model = model
         self._max_model_len = max_model_len
+        # In the words that clients look for.
+        self._limit = f"This model's maximum context length is {max_model_len} tokens"
         self._seed = seed
         self._grammar_check = GrammarCheck(tokenizer, model.vocab_size)
         self.compiling = _one_thread()
@@ -162,9 +164,9 @@ class InputProcessor:
         if num_tokens == 0:
             raise InvalidRequestError("The text has no tokens; give at least one.", field="prompt")
         if num_tokens > self._max_model_len:
-            raise InvalidRequestError(
-                f"The text has {num_tokens} tokens, but the model takes at most {self._max_model_len}; shorten it, or"
-                " set truncate_prompt_tokens to -1 to have it cut there.",
+            raise PromptTooLongError(
+                f"{self._limit}, and the text has {num_tokens}; shorten it, or set truncate_prompt_tokens to -1 to have it"
+                " cut there.",
                 field="prompt",
                 value=num_tokens,
             )
@@ -191,10 +193,9 @@ class InputProcessor:
         """
         longest = self._tokenizer.max_token_bytes if len(text) > self._max_model_len else None
         if longest is not None and len(text) > longest * self._max_model_len:
-            raise InvalidRequestError(
-                f"The prompt has {len(text)} characters, but at most {longest * self._max_model_len} could fit: the"
-                f" context is {self._max_model_len} tokens of at most {longest} bytes; shorten the prompt or raise"
-                " max_model_len.",
+            raise PromptTooLongError(
+                f"{self._limit} of at most {longest} bytes, and the prompt is too long: it has {len(text)} characters, but"
+                f" at most {longest * self._max_model_len} could fit; shorten it or raise max_model_len.",
                 field="prompt",
                 value=len(text),
             )
@@ -208,9 +209,9 @@ class InputProcessor:
             return
         num_tokens = len(self._tokenizer.encode(text[:num_characters]))
         if num_tokens > 2 * self._max_model_len:
-            raise InvalidRequestError(
-                f"The first {num_characters} of the prompt's {len(text)} characters alone are {num_tokens} tokens, but the"
-                f" context is {self._max_model_len}; shorten the prompt or raise max_model_len.",
+            raise PromptTooLongError(
+                f"{self._limit}, and the prompt is too long: the first {num_characters} of its {len(text)} characters alone"
+                f" are {num_tokens} tokens; shorten it or raise max_model_len.",
                 field="prompt",
                 value=len(text),
             )
@@ -241,10 +242,9 @@ class InputProcessor:
         if num_tokens == 0:
             raise InvalidRequestError("The prompt has no tokens; give at least one.", field="prompt")
         if num_tokens >= self._max_model_len:
-            raise InvalidRequestError(
-                f"The prompt has {num_tokens} tokens, but at most {self._max_model_len - 1} fit: the context is"
-                f" {self._max_model_len} tokens and one must be left for the output; shorten the prompt"
-                " or raise max_model_len.",
+            raise PromptTooLongError(
+                f"{self._limit}, of which one must be left for the output, and the prompt is too long: it has {num_tokens}"
+                f" tokens, but at most {self._max_model_len - 1} fit; shorten it or raise max_model_len.",
                 field="prompt",
                 value=num_tokens,
             )

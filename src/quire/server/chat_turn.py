@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.core.structured_outputs import StructuredOutputs
-from quire.engine.chat_template import render_chat
+from quire.engine.chat_template import plain_message, render_chat
 from quire.engine.input_processor import Prompt
 from quire.errors import InvalidRequestError
 from quire.server.answer_parser import AnswerFormat, AnswerParser, choose_answer_format
@@ -17,9 +17,6 @@ from quire.server.state import ServerState
 from quire.server.tools.constraint import tool_constraint
 from quire.server.tools.definitions import NO_TOOLS, Tool, ToolChoice
 from quire.server.tools.prompt import for_template
-
-ROLES_OF_OTHER_NAME = {"developer": "system"}
-"""OpenAI's name for what open models' templates know as the system's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,9 @@ class Conversation:
 
     @property
     def usable_tools(self) -> tuple[Tool, ...]:
-        return () if self.choice.mode == "none" else self.tools
+        if self.choice.mode == "none":
+            return ()
+        return tuple(tool for tool in self.tools if self.choice.allowed is None or tool.name in self.choice.allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class ChatTurn:
         messages = self.conversation.messages
         if not self.conversation.continue_final_message:
             return ""
-        content = _plain_message(messages[-1], len(messages) - 1).get("content")
+        content = plain_message(messages[-1], len(messages) - 1).get("content")
         return content if isinstance(content, str) else ""
 
     @property
@@ -88,8 +87,9 @@ class ChatTurn:
         talk, inside = self.conversation, self._opens_reasoning and not self.follows_shape
         return self.answer_format.parser(talk.usable_tools, talk.choice, parallel=talk.parallel, starts_inside=inside)
 
-    def constraint(self) -> StructuredOutputs | None:
-        """The grammar under which the model makes the calls it must make. Raises InvalidRequestError."""
+    def constraint(self, otherwise: Mapping[str, Any] | None = None) -> StructuredOutputs | None:
+        """The grammar under which the model makes the calls it must make, or may make where its answer fits the JSON schema `otherwise`.
+        Raises InvalidRequestError."""
         talk, form = self.conversation, self.answer_format
         grammar = tool_constraint(
             talk.usable_tools,
@@ -99,6 +99,7 @@ class ChatTurn:
             reasoning=form.reasoning,
             starts_inside_reasoning=self._opens_reasoning,
             token_ids=form.token_ids,
+            otherwise=otherwise,
         )
         return None if grammar is None else StructuredOutputs(grammar=grammar)
 
@@ -107,18 +108,22 @@ class ChatTurn:
     ) -> tuple[ChatTurn, StructuredOutputs | None, str | None]:
         """The turn as it reads such an answer, the shape the answer must have, and the request's field that says so.
 
-        `wanted` is one candidate. Raises InvalidRequestError if there is another.
+        JSON is `wanted` of the text, so calls may come instead of it. Raises InvalidRequestError for another shape beside a call that must be made.
         """
-        constraint = self.constraint()
+        if wanted is None:
+            constraint = self.constraint()
+            return self, constraint, None if constraint is None else "tools"
+        schema = wanted[0].json_schema
+        constraint = self.constraint(schema)
         if constraint is None:
-            return (self, None, None) if wanted is None else (replace(self, follows_shape=True), *wanted)
-        if wanted is not None:
+            return replace(self, follows_shape=True), *wanted
+        if schema is None:
             raise InvalidRequestError(
                 f"tool_choice demands a call and {wanted[1]} another shape, but an answer has one only; drop one of them.",
                 field="tool_choice",
                 value=self.conversation.choice.name or self.conversation.choice.mode,
             )
-        return self, constraint, "tools"
+        return self, constraint, "tools" if self.conversation.choice.forces_call else wanted[1]
 
 
 async def take_turn(state: ServerState, conversation: Conversation, *, must_fit: bool = False) -> ChatTurn:
@@ -139,7 +144,7 @@ async def take_turn(state: ServerState, conversation: Conversation, *, must_fit:
 def _render(state: ServerState, conversation: Conversation, must_fit: bool) -> ChatTurn:
     tokenizer = state.llm.tokenizer
     answer_format = model_answer_format(state)
-    plain = [_plain_message(message, index) for index, message in enumerate(conversation.messages)]
+    plain = [plain_message(message, index) for index, message in enumerate(conversation.messages)]
     messages, tools = for_template(plain, conversation.usable_tools, answer_format.tools, answer_format.chat_template)
     text = render_chat(
         tokenizer,
@@ -185,32 +190,3 @@ def truncated(state: ServerState, token_ids: list[int], limit: int | None, max_t
         return token_ids
     bos = token_ids[:1] if token_ids[0] == state.llm.tokenizer.bos_token_id and limit > 1 else []
     return bos + token_ids[len(token_ids) - (limit - len(bos)) :]
-
-
-def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """Content parts become one text: templates of models for text take nothing else."""
-    plain = dict(message)
-    role = plain.get("role")
-    if isinstance(role, str):
-        plain["role"] = ROLES_OF_OTHER_NAME.get(role, role)
-    if isinstance(plain.get("content"), list):
-        plain["content"] = "\n".join(
-            _part_text(part, f"messages[{index}].content[{at}]") for at, part in enumerate(plain["content"])
-        )
-    return plain
-
-
-def _part_text(part: object, field: str) -> str:
-    match part:
-        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
-            return text
-        case {"type": "refusal", "refusal": str(text)}:
-            return text
-        case {"type": kind}:
-            raise InvalidRequestError(
-                f"{field} has the type {kind!r:.100}, but the model takes text only: send parts like"
-                ' {"type": "text", "text": "..."}.',
-                field=field,
-                value=kind,
-            )
-    raise InvalidRequestError(f'{field} must be {{"type": "text", "text": "..."}}, got {part!r:.100}.', field=field)

@@ -19,6 +19,7 @@ from quire.errors import (
     EngineDeadError,
     GenerationFailedError,
     InvalidRequestError,
+    PromptTooLongError,
     QuireError,
     RequestTimeoutError,
 )
@@ -45,11 +46,21 @@ ANTHROPIC_TYPES: dict[int, str] = {
 }
 
 
+class NoSuchModelError(HTTPException):
+    """A request names another model than the one that is served."""
+
+    def __init__(self, model: str, served: str) -> None:
+        super().__init__(404, f"There is no model {model!r:.100} here; this server has {served!r}.")
+
+
 def error_response(path: str, status: int, answer: ErrorAnswer, headers: Mapping[str, str] | None = None) -> Response:
     """An OpenAI error object as the answer of a route, in the shape that the route's clients read."""
-    is_anthropic = path == ANTHROPIC_ROUTE or path.startswith(f"{ANTHROPIC_ROUTE}/")
-    body = anthropic_error(status, answer) if is_anthropic else answer
+    body = anthropic_error(status, answer) if is_anthropic(path) else answer
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+
+
+def is_anthropic(path: str) -> bool:
+    return path == ANTHROPIC_ROUTE or path.startswith(f"{ANTHROPIC_ROUTE}/")
 
 
 def anthropic_error(status: int, answer: ErrorAnswer) -> MessagesError:
@@ -61,6 +72,8 @@ def anthropic_error(status: int, answer: ErrorAnswer) -> MessagesError:
 def describe(error: Exception) -> tuple[int, ErrorAnswer, dict[str, str]]:
     """Status, body and headers for an exception, also for one that ends a stream. Unknown ones tell nothing."""
     match error:
+        case PromptTooLongError():
+            return 400, error_answer(400, str(error), error.field, "context_length_exceeded"), {}
         case InvalidRequestError():
             return 400, error_answer(400, str(error), error.field), {}
         case ChatTemplateError():
@@ -75,6 +88,8 @@ def describe(error: Exception) -> tuple[int, ErrorAnswer, dict[str, str]]:
             return 400, _validation_error(error), {}
         case RecursionError():
             return 400, error_answer(400, "The body is nested too deeply; flatten it."), {}
+        case NoSuchModelError():
+            return 404, error_answer(404, error.detail, "model", "model_not_found"), {}
         case HTTPException():
             return error.status_code, error_answer(error.status_code, str(error.detail)), dict(error.headers or {})
     logger.error("A request failed.", exc_info=error)

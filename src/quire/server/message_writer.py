@@ -30,8 +30,9 @@ from quire.server.schemas.message_answers import (
     ThinkingDelta,
     ToolUseBlock,
 )
-from quire.server.single_answer import AnswerWriter, BlockKind, read_arguments
+from quire.server.single_answer import AnswerWriter, BlockKind
 from quire.server.sse import event
+from quire.server.tools.prompt import read_arguments
 
 
 class MessageWriter(AnswerWriter):

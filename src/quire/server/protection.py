@@ -6,6 +6,7 @@ The limits on connections, heads and slow clients are in http_protocol.py, those
 from __future__ import annotations
 
 import string
+import uuid
 from collections.abc import Awaitable
 
 from fastapi import FastAPI, HTTPException
@@ -17,11 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.config import ServerConfig
 from quire.server.access import ANY, KEY_NAME, KeyRing, Names, is_own_origin, is_public, key_name
 from quire.server.error_object import error_answer
-from quire.server.errors import error_response
+from quire.server.errors import error_response, is_anthropic
 from quire.server.schemas.fields import MAX_REQUEST_ID_LENGTH
 from quire.server.state import ServerState
 
 REQUEST_ID = "X-Request-Id"
+ANTHROPIC_REQUEST_ID = "request-id"
+"""What Anthropic's clients read."""
 PRINTABLE = frozenset(string.printable.encode()) - frozenset(string.whitespace.encode()) | {ord(" ")}
 PREFLIGHT_CACHE_S = 600
 
@@ -39,7 +42,7 @@ def add_protection(app: FastAPI, state: ServerState) -> None:
             allow_origins=config.allowed_origin,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
-            expose_headers=(REQUEST_ID, "Retry-After"),
+            expose_headers=(REQUEST_ID, ANTHROPIC_REQUEST_ID, "Retry-After"),
             max_age=PREFLIGHT_CACHE_S,
         )
 
@@ -61,7 +64,8 @@ class Gate:
             key = self._keys.find(scope["headers"])
             if key is None:
                 message = "This needs an API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
-                await _refuse(scope, 401, message, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+                refuse = _refuse(scope, 401, message, {"WWW-Authenticate": "Bearer"}, code="invalid_api_key")
+                await refuse(scope, receive, send)
                 return
             scope[KEY_NAME] = key_name(key)
         refusal = self._foreign(scope)
@@ -94,7 +98,8 @@ class Gate:
 
 
 class RequestIds:
-    """A client's X-Request-Id comes back on its response, once. One that is long or unprintable is refused."""
+    """A client's X-Request-Id comes back on its response, once; a request without one gets one. One that is long or unprintable is
+    refused."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -102,7 +107,7 @@ class RequestIds:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
         if given is None:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, _with_id(send, scope["path"], f"req_{uuid.uuid4().hex}", given=False))
             return
         if len(given) > MAX_REQUEST_ID_LENGTH or not PRINTABLE.issuperset(given):
             message = (
@@ -111,19 +116,27 @@ class RequestIds:
             )
             await _refuse(scope, 400, message, param=REQUEST_ID)(scope, receive, send)
             return
-        request_id = given.decode("ascii")
+        await self._app(scope, receive, _with_id(send, scope["path"], given.decode("ascii"), given=True))
 
-        def echo(message: Message) -> Awaitable[None]:
-            # Not a coroutine of its own: a stream passes here once a chunk.
-            if message["type"] == "http.response.start":
-                MutableHeaders(raw=message["headers"])[REQUEST_ID] = request_id
-            return send(message)
 
-        await self._app(scope, receive, echo)
+def _with_id(send: Send, path: str, request_id: str, *, given: bool) -> Send:
+    """`given`: by the request's head, which counts more than its body."""
+
+    def echo(message: Message) -> Awaitable[None]:
+        # Not a coroutine of its own: a stream passes here once a chunk.
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=message["headers"])
+            if given or REQUEST_ID not in headers:
+                headers[REQUEST_ID] = request_id
+            if is_anthropic(path):
+                headers[ANTHROPIC_REQUEST_ID] = headers[REQUEST_ID]
+        return send(message)
+
+    return echo
 
 
 class BodyLimit:
-    """413 for a body of more than `max_size` bytes, by what it declares or, chunked, by what came."""
+    """413 for a body of more than `max_size` bytes, by what it declares or, chunked, by what came; 415 for one that is packed."""
 
     def __init__(self, app: ASGIApp, max_size: int) -> None:
         self._app = app
@@ -131,6 +144,10 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         for name, value in scope["headers"]:
+            if name == b"content-encoding" and value.lower() != b"identity":
+                message = f"The body is encoded as {value[:64].decode('latin-1')!r}; send it as it is, without Content-Encoding."
+                await _refuse(scope, 415, message)(scope, receive, send)
+                return
             if name == b"content-length" and int(value) > self._max_size:
                 await _refuse(scope, 413, self._message())(scope, receive, send)
                 return
@@ -151,6 +168,12 @@ class BodyLimit:
 
 
 def _refuse(
-    scope: Scope, status: int, message: str, headers: dict[str, str] | None = None, *, param: str | None = None
+    scope: Scope,
+    status: int,
+    message: str,
+    headers: dict[str, str] | None = None,
+    *,
+    param: str | None = None,
+    code: str | None = None,
 ) -> Response:
-    return error_response(scope["path"], status, error_answer(status, message, param), headers)
+    return error_response(scope["path"], status, error_answer(status, message, param, code), headers)

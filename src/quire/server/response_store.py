@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
+
+import msgspec
 
 MAX_RESPONSES = 4096
 MAX_BYTES = 64 * 2**20
@@ -25,6 +28,10 @@ class StoredResponse:
     def num_bytes(self) -> int:
         """Items shared with earlier responses count here, too, so that the bound holds whichever of them go."""
         return len(self.answer) + sum(map(len, self.items))
+
+
+class _Identified(msgspec.Struct):
+    id: str
 
 
 class ResponseStore:
@@ -55,6 +62,17 @@ class ResponseStore:
         if response is not None:
             self._responses.move_to_end((owner, response_id))
         return response
+
+    def find_items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
+        """Those of the items that some answer kept here has, by their ids; the newest answers are looked at first."""
+        missing, found = set(item_ids), dict[str, bytes]()
+        for (of, _), response in reversed(self._responses.items()):
+            for item in response.output_items if missing and of == owner else ():
+                item_id = msgspec.json.decode(item, type=_Identified).id
+                if item_id in missing:
+                    missing.remove(item_id)
+                    found[item_id] = item
+        return found
 
     def delete(self, owner: str, response_id: str) -> bool:
         """Whether there was one."""

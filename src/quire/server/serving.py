@@ -19,7 +19,7 @@ from quire.engine.input_processor import Prompt
 from quire.engine.remote_engine import STILL_LOADING
 from quire.errors import EngineDeadError, InvalidRequestError, RequestTimeoutError
 from quire.server.access import KEY_NAME, given_keys, key_name
-from quire.server.errors import describe
+from quire.server.errors import NoSuchModelError, describe
 from quire.server.http_metrics import ARRIVAL_TIME
 from quire.server.request_log import log_request
 from quire.server.request_record import Operation, Origin, RequestRecord
@@ -119,14 +119,15 @@ def preparing(request: Request) -> Iterator[None]:
 
 
 @contextmanager
-def prompt_named(field: str) -> Iterator[None]:
-    """Whoever sends several prompts is told which one is refused: that of this field."""
+def prompt_named(field: str, *, of_several: bool = True) -> Iterator[None]:
+    """Refusals of a prompt speak of the request's own field; whoever sends several is told which one it is."""
     try:
         yield
     except InvalidRequestError as error:
         if error.field not in ("prompt", "prompt_token_ids"):
             raise
-        raise InvalidRequestError(f"{field}: {error}", field=field, value=error.value) from error
+        message = f"{field}: {error}" if of_several else str(error)
+        raise type(error)(message, field=field, value=error.value) from error
 
 
 @contextmanager
@@ -244,7 +245,7 @@ async def _disconnected(receive: Receive) -> None:
 async def require_ready(request: Request, model: str | None = None) -> ServerState:
     """The state of a server that can generate. Raises EngineDeadError (503) while it cannot.
 
-    `model`: which the request names, if any. Raises 404 for another than the one that is served.
+    `model`: which the request names, if any. Raises NoSuchModelError for another than the one that is served.
     """
     state = server_state(request)
     state.connection.check_alive()
@@ -253,7 +254,7 @@ async def require_ready(request: Request, model: str | None = None) -> ServerSta
     if not state.connection.ready:
         raise EngineDeadError(STILL_LOADING)
     if model is not None and model != state.model_name:
-        raise HTTPException(404, f"There is no model {model!r:.100} here; this server has {state.model_name!r}.")
+        raise NoSuchModelError(model, state.model_name)
     return state
 
 

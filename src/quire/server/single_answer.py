@@ -6,11 +6,9 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 import msgspec
 from fastapi import Request, Response
-from pydantic_core import from_json
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import SamplingParams
@@ -20,7 +18,7 @@ from quire.server.answer_events import ContentDelta, Event, ReasoningDelta, Tool
 from quire.server.chat_turn import ChatTurn
 from quire.server.outputs import collect, whole_output_kind
 from quire.server.schemas.sampling import GenerationFields, sampling_values, structure_named
-from quire.server.serving import generate, json_response, origin_of, unless_client_leaves
+from quire.server.serving import generate, json_response, origin_of, prompt_named, unless_client_leaves
 from quire.server.sse import EventStream
 from quire.server.state import server_state
 
@@ -141,15 +139,6 @@ class AnswerWriter(ABC):
         """The answer, once it is whole."""
 
 
-def read_arguments(text: str) -> dict[str, Any]:
-    """A call's; of an object that was cut short, what there is of it, as Anthropic's clients read it from the deltas."""
-    try:
-        arguments = from_json(text, allow_partial=True)
-    except ValueError:
-        return {}
-    return arguments if isinstance(arguments, dict) else {}
-
-
 def whole_answer_params(
     body: GenerationFields,
     request: Request,
@@ -178,12 +167,14 @@ async def respond(
     writer: AnswerWriter,
     *,
     user: str | None,
+    prompt_field: str,
     structure_field: str | None,
 ) -> Response:
-    """Runs the turn and answers it, whole or in events. `structure_field`: where the request asks for a structure."""
+    """Runs the turn and answers it, whole or in events. `prompt_field` and `structure_field`: where the request has the conversation, and
+    asks for a structure."""
     origin = origin_of(request, "chat", stream=bool(body.stream), user=user, request_id=body.request_id)
     outputs = generate(server_state(request), origin, turn.prompt, params, body)
-    with structure_named(structure_field):
+    with structure_named(structure_field), prompt_named(prompt_field, of_several=False):
         if body.stream:
             return await EventStream.begin(request, write_events(writer, outputs), body.answer_headers)
         writer.write(await unless_client_leaves(request.receive, collect(outputs)))

@@ -128,6 +128,14 @@ class TextReader:
         self._at = match.end()
         return match.group()
 
+    def take_end_within(self, literal: str) -> bool:
+        """Read what is left, if the text has ended within the literal."""
+        rest = self._text[self._at :]
+        if not (self._closed and literal.startswith(rest)):
+            return False
+        self._at = len(self._text)
+        return True
+
     def take_literal(self, literal: str) -> Reading[bool]:
         """Read the literal if it comes next; else read nothing."""
         while True:

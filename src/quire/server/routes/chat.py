@@ -22,7 +22,15 @@ from quire.server.schemas.answers import ChatCompletion
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.openapi import answers
 from quire.server.schemas.sampling import make_sampling_params, structure_named, wanted_structure
-from quire.server.serving import generate, json_response, origin_of, preparing, require_ready, unless_client_leaves
+from quire.server.serving import (
+    generate,
+    json_response,
+    origin_of,
+    preparing,
+    prompt_named,
+    require_ready,
+    unless_client_leaves,
+)
 from quire.server.sse import EventStream
 from quire.server.state import ServerState
 from quire.server.strict_json import StrictJSONRoute
@@ -33,9 +41,10 @@ router = APIRouter(route_class=StrictJSONRoute)
 @router.post("/v1/chat/completions", responses=answers(ChatCompletion, streams=True), response_class=Response)
 async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
     state = await require_ready(request, body.model)
+    body.check()
     origin = origin_of(request, "chat", stream=bool(body.stream), user=body.user, request_id=body.request_id)
     conversation = body.conversation(parallel=body.parallel_tool_calls is not False)
-    with preparing(request):
+    with preparing(request), prompt_named("messages", of_several=False):
         turn = await take_turn(state, conversation, must_fit=body.truncate_prompt_tokens is None)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     turn = replace(turn, token_ids=truncated(state, turn.token_ids, body.truncate_prompt_tokens, max_tokens))
@@ -43,7 +52,7 @@ async def chat_completions(body: ChatCompletionRequest, request: Request) -> Res
     params = _sampling_params(state, body, turn, max_tokens, structure)
     outputs = generate(state, origin, turn.prompt, params, body)
     writer = ChatWriter(state.llm.tokenizer, body, turn, _frame(state))
-    with structure_named(field):
+    with structure_named(field), prompt_named("messages", of_several=False):
         if body.stream:
             return await EventStream.begin(request, _events(writer, outputs), body.answer_headers)
         output = await unless_client_leaves(request.receive, collect(outputs))

@@ -13,6 +13,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.engine.input_processor import Prompt
+from quire.errors import InvalidRequestError
 from quire.server.chat_turn import truncated
 from quire.server.completion_writer import CompletionWriter
 from quire.server.outputs import collect, gather_all, merge, whole_output_kind
@@ -40,6 +41,7 @@ router = APIRouter(route_class=StrictJSONRoute)
 async def completions(body: CompletionRequest, request: Request) -> Response:
     state = await require_ready(request, body.model)
     body.check()
+    _check_number(state, body)
     origin = origin_of(request, "text_completion", stream=bool(body.stream), user=body.user, request_id=body.request_id)
     structure = wanted_structure(body)
     params = _sampling_params(state, body, structure)
@@ -98,6 +100,18 @@ async def _prompts(state: ServerState, body: CompletionRequest) -> list[Prompt]:
         return prompts
 
     return await asyncio.to_thread(tokenize_all)
+
+
+def _check_number(state: ServerState, body: CompletionRequest) -> None:
+    """Each prompt is admitted by itself: more of them than a client may have unfinished would be told to come again for ever."""
+    most = min(state.config.max_client_requests, state.config.max_queued_requests)
+    if len(body.prompts) > most:
+        raise InvalidRequestError(
+            f"The request has {len(body.prompts)} prompts, but a client may have {most} unfinished at a time here"
+            " (--max-client-requests, --max-queued-requests); send fewer.",
+            field="prompt",
+            value=len(body.prompts),
+        )
 
 
 def _field(index: int) -> str:

@@ -1,4 +1,5 @@
-"""Vectors of texts: `/v1/embeddings`, and what they say of pairs: `/v1/score`, `/v1/rerank`."""
+"""Vectors of texts: `/v1/embeddings`, and what they say of pairs: `/v1/score`, `/v1/rerank`, and the other addresses that
+clients of other servers know these by."""
 
 from __future__ import annotations
 
@@ -74,6 +75,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     return json_response(EmbeddingsAnswer(*_frame("embd", state, outputs), data=data))
 
 
+@router.post("/score", include_in_schema=False)
 @router.post("/v1/score", responses=answers(ScoreAnswer), response_class=Response)
 async def score(body: ScoreRequest, request: Request) -> Response:
     """How alike texts are: the cosine of their vectors, -1 to 1."""
@@ -86,6 +88,8 @@ async def score(body: ScoreRequest, request: Request) -> Response:
     return json_response(ScoreAnswer(*_frame("score", state, outputs), data=data))
 
 
+@router.post("/rerank", include_in_schema=False)
+@router.post("/v2/rerank", include_in_schema=False)
 @router.post("/v1/rerank", responses=answers(RerankAnswer), response_class=Response)
 async def rerank(body: RerankRequest, request: Request) -> Response:
     """The documents that are most like the query, by the cosine of their vectors."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Query, Request, Response
-from pydantic_core import from_json
 
 from quire.errors import InvalidRequestError
 from quire.server.chat_turn import ChatTurn, Conversation, room_for_prompt, take_turn
@@ -22,23 +20,25 @@ from quire.server.schemas.openapi import answers
 from quire.server.schemas.response_answers import (
     DeletedResponse,
     InputItems,
-    OutputFunctionCall,
-    OutputItem,
+    InputTokens,
     ResponseAnswer,
 )
 from quire.server.schemas.responses import (
+    ITEM,
     ITEMS,
     FunctionCallItem,
     FunctionCallOutputItem,
+    InputItem,
     Item,
+    ItemReference,
     MessageItem,
     ReasoningConfig,
     ReasoningItem,
     ResponsesRequest,
     as_messages,
 )
-from quire.server.serving import client_of, json_response, preparing, require_ready
-from quire.server.single_answer import read_arguments, respond, whole_answer_params
+from quire.server.serving import client_of, json_response, preparing, prompt_named, require_ready
+from quire.server.single_answer import respond, whole_answer_params
 from quire.server.state import ServerState, server_state
 from quire.server.strict_json import StrictJSONRoute
 from quire.server.tools.definitions import parse_tool_choice, parse_tools
@@ -54,21 +54,34 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     state = await require_ready(request, body.model)
     body.check()
     owner, stores = _owner(request), _stores(state, body)
-    history = _history(state, owner, body.previous_response_id)
-    earlier = ITEMS.validate_python([msgspec.json.decode(item) for item in history])
-    conversation = _conversation(body, [*earlier, *body.items])
-    with preparing(request):
+    history, items = _history(state, owner, body.previous_response_id), _resolved(state, owner, body.items)
+    conversation = _conversation(body, history, items)
+    with preparing(request), prompt_named("input", of_several=False):
         if body.truncation == "auto":
             turn = await _fitting_turn(state, conversation, body.max_output_tokens)
         else:
             turn = await take_turn(state, conversation, must_fit=True)
     turn, structure, field = turn.structure(body.wanted_structure())
     params = whole_answer_params(body, request, turn, max_tokens=body.max_output_tokens, structure=structure)
-    used = (*history, *(msgspec.json.encode(_listed(item)) for item in body.items)) if stores else ()
+    used = (*history, *(msgspec.json.encode(_listed(item)) for item in items)) if stores else ()
     keep = partial(_keep, state, owner, used) if stores else _forget
     response = _response(state, body, conversation, stores=stores)
     writer = ResponseWriter(state.llm.tokenizer, turn, response, keep)
-    return await respond(request, body, turn, params, writer, user=body.user, structure_field=field)
+    return await respond(
+        request, body, turn, params, writer, user=body.user, prompt_field="input", structure_field=field
+    )
+
+
+@router.post("/v1/responses/input_tokens", responses=answers(InputTokens), response_class=Response)
+async def count_input_tokens(body: ResponsesRequest, request: Request) -> Response:
+    """Of the prompt that a response to the same body would answer, cached or not."""
+    state = await require_ready(request, body.model)
+    body.check()
+    owner = _owner(request)
+    history, items = _history(state, owner, body.previous_response_id), _resolved(state, owner, body.items)
+    with preparing(request), prompt_named("input", of_several=False):
+        turn = await take_turn(state, _conversation(body, history, items))
+    return json_response(InputTokens(len(turn.token_ids)))
 
 
 @router.get("/v1/responses/{response_id}", responses=answers(ResponseAnswer), response_class=Response)
@@ -159,6 +172,21 @@ def _history(state: ServerState, owner: str, previous_response_id: str | None) -
     return previous.items
 
 
+def _resolved(state: ServerState, owner: str, items: Sequence[InputItem]) -> list[Item]:
+    """References become the items they stand for."""
+    found = state.responses.find_items(owner, {item.id for item in items if isinstance(item, ItemReference)})
+    for index, item in enumerate(items):
+        if isinstance(item, ItemReference) and item.id not in found:
+            raise InvalidRequestError(
+                f"input.{index} refers to {item.id!r:.100}, and no response that is kept here has such an item (any more);"
+                " send the item itself.",
+                field=f"input.{index}",
+                value=item.id,
+            )
+    kept = {item_id: ITEM.validate_python(msgspec.json.decode(item)) for item_id, item in found.items()}
+    return [kept[item.id] if isinstance(item, ItemReference) else item for item in items]
+
+
 def _stored(request: Request, response_id: str) -> StoredResponse:
     """Raises 404."""
     state = server_state(request)
@@ -170,33 +198,19 @@ def _stored(request: Request, response_id: str) -> StoredResponse:
 
 
 def _keep(state: ServerState, owner: str, used: tuple[bytes, ...], response: ResponseAnswer) -> None:
-    made = tuple(msgspec.json.encode(_readable(item)) for item in response.output)
+    made = tuple(msgspec.json.encode(item) for item in response.output)
     state.responses.put(owner, response.id, StoredResponse(msgspec.json.encode(response), used, made))
-
-
-def _readable(item: OutputItem) -> OutputItem:
-    """As a conversation goes on from it: arguments that are no JSON object, as of a call that the end of the answer cut,
-    could not be mended by the client."""
-    if not isinstance(item, OutputFunctionCall) or _is_object(item.arguments):
-        return item
-    return msgspec.structs.replace(item, arguments=json.dumps(read_arguments(item.arguments)))
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(from_json(text), dict)
-    except ValueError:
-        return False
 
 
 def _forget(response: ResponseAnswer) -> None:
     """For what is not to be stored."""
 
 
-def _conversation(body: ResponsesRequest, items: Sequence[Item]) -> Conversation:
-    tools = parse_tools(body.tools)
+def _conversation(body: ResponsesRequest, history: Sequence[bytes], items: Sequence[Item]) -> Conversation:
+    earlier = ITEMS.validate_python([msgspec.json.decode(item) for item in history])
+    tools = parse_tools(body.tools, functions_only=True)
     return Conversation(
-        messages=as_messages(body.instructions, items),
+        messages=as_messages(body.instructions, [*earlier, *items]),
         tools=tools,
         choice=parse_tool_choice(body.tool_choice, tools),
         parallel=body.parallel_tool_calls is not False,

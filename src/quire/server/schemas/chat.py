@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
+from quire.errors import InvalidRequestError
 from quire.server.chat_turn import Conversation
 from quire.server.schemas.fields import (
     MAX_TOKENS,
@@ -22,6 +23,11 @@ from quire.server.tools.definitions import parse_tool_choice, parse_tools
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
+UNSUPPORTED = {
+    "functions": "it is the older name of tools; send tools",
+    "function_call": "it is the older name of tool_choice; send tool_choice",
+    "audio": "the model answers in text only; leave it out",
+}
 
 
 Content = Annotated[
@@ -90,3 +96,18 @@ class ChatCompletionRequest(TemplateFields, SamplingFields):
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = Field(None, description="Only with logprobs.")
     parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = Field(None, description="Not supported.")
+    function_call: TextOrObject | None = Field(None, description="Not supported.")
+    modalities: list[str] | None = Field(None, description="Only text.")
+    audio: dict[str, Any] | None = Field(None, description="Not supported.")
+
+    def check(self) -> None:
+        """Raises InvalidRequestError for what is not supported."""
+        for field, remedy in UNSUPPORTED.items():
+            if getattr(self, field):
+                raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
+        if set(self.modalities or ()) - {"text"}:
+            raise InvalidRequestError(
+                f"modalities are {', '.join(self.modalities or ())[:100]}, but the model answers in text only; leave it out.",
+                field="modalities",
+            )

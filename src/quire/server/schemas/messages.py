@@ -136,6 +136,7 @@ class CountTokensRequest(GenerationFields):
     tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: JSONFormat | None = Field(None, description="The older name of output_config.format.")
     metadata: Metadata | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     container: TextOrObject | None = Field(None, description="Not supported.")
@@ -189,11 +190,13 @@ class CountTokensRequest(GenerationFields):
 
     def wanted_structure(self) -> tuple[StructuredOutputs, str] | None:
         """The shape that the text must have, and the field that says so. Raises InvalidRequestError."""
-        if self.output_config is None or self.output_config.format is None:
+        wanted, field = self.output_format, "output_format.schema"
+        if self.output_config is not None and self.output_config.format is not None:
+            wanted, field = self.output_config.format, "output_config.format.schema"
+        if wanted is None:
             return None
-        field = "output_config.format.schema"
         with structure_named(field):
-            return StructuredOutputs(json=self.output_config.format.schema_), field
+            return StructuredOutputs(json=wanted.schema_), field
 
 
 class MessagesRequest(CountTokensRequest):

@@ -111,6 +111,11 @@ class ResponseAnswer(Struct, kw_only=True):
     object: Literal["response"] = "response"
 
 
+class InputTokens(Struct):
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+
+
 class DeletedResponse(Struct):
     id: str
     deleted: bool = True

@@ -34,6 +34,8 @@ UNSUPPORTED = {
     "top_logprobs": "logprobs are for /v1/chat/completions; leave it out",
 }
 
+INCLUDED_LOGPROBS = "message.output_text.logprobs"
+
 ItemId = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 
 
@@ -102,6 +104,13 @@ class ReasoningItem(RequestBody):
     content: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS)] | None = None
 
 
+class ItemReference(RequestBody):
+    """An item of an earlier response, by its id."""
+
+    type: Literal["item_reference"]
+    id: ItemId
+
+
 Item = Annotated[
     Annotated[MessageItem, member("message")]
     | Annotated[FunctionCallItem, member("function_call")]
@@ -109,7 +118,16 @@ Item = Annotated[
     | Annotated[ReasoningItem, member("reasoning")],
     of_type("message", "function_call", "function_call_output", "reasoning", default="message"),
 ]
-Items = Annotated[list[Item], Field(min_length=1, max_length=MAX_ITEMS)]
+InputItem = Annotated[
+    Annotated[MessageItem, member("message")]
+    | Annotated[FunctionCallItem, member("function_call")]
+    | Annotated[FunctionCallOutputItem, member("function_call_output")]
+    | Annotated[ReasoningItem, member("reasoning")]
+    | Annotated[ItemReference, member("item_reference")],
+    of_type("message", "function_call", "function_call_output", "reasoning", "item_reference", default="message"),
+]
+Items = Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
+ITEM: TypeAdapter[Item] = TypeAdapter(Item)
 ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
 
 
@@ -154,7 +172,9 @@ class ResponsesRequest(GenerationFields):
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
         None, description="The rest of the context if null; more than fits is cut to what fits."
     )
-    tools: list[dict[str, Any]] | None = Field(None, description="Of the type function.")
+    tools: list[dict[str, Any]] | None = Field(
+        None, description="Of the type function. Others, which only OpenAI's own service runs, are left out."
+    )
     tool_choice: TextOrObject | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
@@ -174,7 +194,7 @@ class ResponsesRequest(GenerationFields):
     truncation: Literal["auto", "disabled"] | None = Field(
         None, description="auto: leave out the oldest messages of a conversation that is too long; otherwise refuse it."
     )
-    include: list[str] | None = Field(None, description="Has no effect.")
+    include: list[str] | None = Field(None, description="Has no effect; logprobs are not supported.")
     chat_template_kwargs: dict[str, Any] | None = None
     background: bool | None = Field(None, description="Not supported.")
     conversation: TextOrObject | None = Field(None, description="Not supported.")
@@ -186,12 +206,16 @@ class ResponsesRequest(GenerationFields):
         for field, remedy in UNSUPPORTED.items():
             if getattr(self, field):
                 raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
+        if INCLUDED_LOGPROBS in (self.include or ()):
+            raise InvalidRequestError(
+                f"include may not have {INCLUDED_LOGPROBS}: {UNSUPPORTED['top_logprobs']}.", field="include"
+            )
 
     @property
-    def items(self) -> list[Item]:
+    def items(self) -> list[InputItem]:
         if isinstance(self.input, str):
             return [MessageItem(role="user", content=self.input)]
-        items: list[Item] = self.input
+        items: list[InputItem] = self.input
         return items
 
     @property

@@ -39,10 +39,9 @@ MAX_ALLOWED_TOKENS = 2**20
 MAX_LOGPROBS = 20
 
 UNSUPPORTED = {
-    "best_of": (1, "candidates are not ranked here; use n"),
-    "use_beam_search": (False, "beam search is for LLM.beam_search; leave it out"),
+    "best_of": "candidates are not ranked here; use n",
+    "use_beam_search": "beam search is for LLM.beam_search; leave it out",
 }
-"""With the values that ask for nothing."""
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
@@ -183,8 +182,9 @@ def make_sampling_params(
     output_kind: OutputKind,
 ) -> SamplingParams:
     """Raises InvalidRequestError, also for fields that do not go together."""
-    for field, (nothing, remedy) in UNSUPPORTED.items():
-        if getattr(body, field) not in (None, nothing):
+    asks_nothing = {"best_of": body.num_samples, "use_beam_search": False}
+    for field, remedy in UNSUPPORTED.items():
+        if getattr(body, field) not in (None, asks_nothing[field]):
             raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError(

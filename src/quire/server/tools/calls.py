@@ -104,11 +104,14 @@ class CallReader(TextReader):
         return rest
 
     def take_wrapping(self, literal: str) -> Reading[bool]:
-        """After a call: read white space and the literal if it comes next, else leave both."""
+        """After a call: read white space and the literal if it comes next, else leave both. Where the text ends within the literal that is
+        none of the answer either."""
         self.mark()
         yield from self.take(SPACE)
         found = yield from self.take_literal(literal)
-        if not found:
+        if not found and self.take_end_within(literal):
+            self.mark()
+        elif not found:
             self._put_text(self.since_mark())
             self.mark()
         return found

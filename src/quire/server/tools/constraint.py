@@ -36,14 +36,16 @@ def tool_constraint(
     reasoning: ReasoningStyle | None = None,
     starts_inside_reasoning: bool = False,
     token_ids: Mapping[str, int] | None = None,
+    otherwise: Mapping[str, Any] | None = None,
 ) -> str | None:
     """The grammar that makes the model call what `choice` asks for; None where it asks for nothing.
 
     "required" is one call of any of the tools or, where `parallel` and the format have them, several; "named" is one
-    call. `reasoning` may come first. `token_ids` are the texts that are single tokens in the model's vocabulary: those
+    call. "auto" is calls or an answer that fits the JSON schema `otherwise`, if there is one, and the format's calls cannot be taken
+    for JSON. `reasoning` may come first. `token_ids` are the texts that are single tokens in the model's vocabulary: those
     are not spelled, but taken whole, as the model is used to. Raises InvalidRequestError if the model has no format of calls.
     """
-    if not choice.forces_call:
+    if not choice.forces_call and (otherwise is None or tool_format is None or tool_format.bare_opener):
         return None
     if tool_format is None:
         raise InvalidRequestError(
@@ -59,9 +61,12 @@ def tool_constraint(
     for index, tool in enumerate(wanted):
         rules += _call_rules(tool, layout, text, f"_{index}")
     calls = "call"
-    if parallel and choice.mode == "required" and layout.between is not None:
+    if parallel and choice.mode != "named" and layout.between is not None:
         calls = f"call ({text.sequence(layout.between)} call){{0,{MAX_CALLS - 1}}}"
     start = f"start: {text.sequence(layout.before)} {calls} {text.sequence(layout.after)}"
+    if not choice.forces_call:
+        start = start.replace("start:", "start: (", 1) + " | answer)"
+        rules.append(f"answer: {_json(otherwise or {}, lenient=False)}")
     if reasoning is not None:
         start = start.replace("start:", f"start: {_reasoning_prefix(reasoning, starts_inside_reasoning, text)}", 1)
         rules.append(_reasoning_body(reasoning, text))
@@ -109,7 +114,7 @@ def _call_rules(tool: Tool, layout: CallLayout, text: _Literals, suffix: str) ->
     unpacking = '"**" ' if layout.keyword_arguments else ""
     return [
         f"call{suffix}: {head} {unpacking}arguments{suffix} {tail}",
-        f"arguments{suffix}: {_json(_closed(tool.parameters), tool)}",
+        f"arguments{suffix}: {_json(_closed(tool.parameters), lenient=not tool.strict)}",
     ]
 
 
@@ -119,13 +124,13 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "additionalProperties": False} if names_arguments else schema
 
 
-def _json(schema: Mapping[str, Any], tool: Tool) -> str:
+def _json(schema: Mapping[str, Any], *, lenient: bool) -> str:
     """The schema inline. At most one space follows a comma or colon: in free white space weak models get lost."""
     options = {
         "whitespace_flexible": False,
         "item_separator": ", ?",
         "key_separator": ": ?",
-        "lenient": not tool.strict,
+        "lenient": lenient,
     }
     return f"%json {json.dumps({**schema, 'x-guidance': options})}"
 
@@ -162,6 +167,6 @@ def _keyword_rules(tool: Tool, suffix: str) -> list[str]:
             f"keywords{suffix}_{index}: {first}",
             f"more{suffix}_{index}: {later}",
             f"{argument}: {_quote(name + '=')} value{suffix}_{index}",
-            f"value{suffix}_{index}: {_json({**shared, **schema}, tool)}",
+            f"value{suffix}_{index}: {_json({**shared, **schema}, lenient=not tool.strict)}",
         ]
     return rules

@@ -16,7 +16,9 @@ MAX_SCHEMA_CHARS = 65_536
 MAX_ALL_SCHEMAS_CHARS = 262_144
 MAX_SCHEMA_DEPTH = 32
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+MAX_NAME_LENGTH = 128
+"""Anthropic's, which clients that name tools after their servers need; OpenAI's is 64."""
+_NAME = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME_LENGTH}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class ToolChoice:
     mode: Literal["none", "auto", "required", "named"]
     name: str | None = None
     """The function to call, for "named"."""
+    allowed: frozenset[str] | None = None
+    """Names of the only tools that may be called, where not all may."""
 
     @property
     def forces_call(self) -> bool:
@@ -48,8 +52,9 @@ class ToolChoice:
 NO_TOOLS = ToolChoice("none")
 
 
-def parse_tools(items: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
-    """The tools of a request, in the shape of chat completions, of responses or of Anthropic's messages.
+def parse_tools(items: Sequence[Mapping[str, Any]] | None, *, functions_only: bool = False) -> tuple[Tool, ...]:
+    """The tools of a request, in the shape of chat completions, of responses or of Anthropic's messages. `functions_only`: those of other
+    types are left out, not refused.
 
     Raises InvalidRequestError naming the tool and the rule.
     """
@@ -58,7 +63,11 @@ def parse_tools(items: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
         raise InvalidRequestError(
             f"The request offers {len(items)} tools; at most {MAX_TOOLS} are taken, leave some out.", field="tools"
         )
-    tools = tuple(_parse_tool(item, f"tools[{index}]") for index, item in enumerate(items))
+    tools = tuple(
+        _parse_tool(item, f"tools[{index}]")
+        for index, item in enumerate(items)
+        if not functions_only or item.get("type", "function") == "function"
+    )
     names = [tool.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -92,7 +101,7 @@ def _parse_tool(item: object, field: str) -> Tool:
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequestError(
-            f"{field} has the name {name!r:.100}; a name is 1 to 64 letters, digits, underscores and hyphens.",
+            f"{field} has the name {name!r:.100}; a name is 1 to {MAX_NAME_LENGTH} letters, digits, underscores and hyphens.",
             field=f"{field}.name",
             value=name,
         )
@@ -165,8 +174,8 @@ def parse_tool_choice(value: object, tools: Sequence[Tool]) -> ToolChoice:
     choice = _read_choice(value, "auto" if tools else "none")
     if choice is None:
         raise InvalidRequestError(
-            f'tool_choice is {value!r:.100}; it must be "none", "auto", "required" or'
-            ' {"type": "function", "function": {"name": ...}}.',
+            f'tool_choice is {value!r:.100}; it must be "none", "auto", "required",'
+            ' {"type": "function", "function": {"name": ...}}, or {"type": "allowed_tools", ...} with functions in it.',
             field="tool_choice",
             value=value,
         )
@@ -176,9 +185,11 @@ def parse_tool_choice(value: object, tools: Sequence[Tool]) -> ToolChoice:
             field="tool_choice",
             value=value,
         )
-    if choice.mode == "named" and choice.name not in {tool.name for tool in tools}:
+    names = choice.allowed or frozenset() if choice.name is None else {choice.name}
+    unknown = sorted(name for name in names if name not in {tool.name for tool in tools})
+    if unknown:
         raise InvalidRequestError(
-            f"tool_choice names {choice.name!r:.100}, which is none of the request's tools"
+            f"tool_choice names {unknown[0]!r:.100}, which is none of the request's tools"
             f" ({', '.join(tool.name for tool in tools)[:500]}).",
             field="tool_choice",
             value=value,
@@ -198,4 +209,16 @@ def _read_choice(value: object, default: Literal["auto", "none"]) -> ToolChoice 
             return ToolChoice("required")
         case {"type": "function", "function": {"name": str(name)}} | {"type": "function" | "tool", "name": str(name)}:
             return ToolChoice("named", name)
+        case {"type": "allowed_tools", "allowed_tools": inner} | ({"type": "allowed_tools"} as inner):
+            return _read_allowed(inner)
+    return None
+
+
+def _read_allowed(value: object) -> ToolChoice | None:
+    """`{"mode": "auto" or "required", "tools": [...]}`, each as a choice of one function."""
+    match value:
+        case {"mode": "auto" | "required" as mode, "tools": [*items]}:
+            choices = [_read_choice(item, "none") for item in items]
+            names = frozenset(choice.name for choice in choices if choice is not None and choice.name is not None)
+            return ToolChoice(mode, allowed=names) if len(names) == len(items) > 0 else None
     return None

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic_core import from_json
+
 from quire.errors import InvalidRequestError
 from quire.server.tools.definitions import Tool
 from quire.server.tools.registry import FALLBACK_FORMAT, takes_tools
@@ -80,7 +82,7 @@ def with_calls_as_text(messages: Sequence[Message], tool_format: ToolFormat) -> 
 
 def with_readable_calls(messages: Sequence[Message], tool_format: ToolFormat | None) -> list[dict[str, Any]]:
     """For a template that knows tools: the arguments of earlier calls, which clients send as a JSON string, become
-    the object that most templates expect. Raises InvalidRequestError if they are no JSON object."""
+    the object that most templates expect. Raises InvalidRequestError for what is no call."""
     if tool_format is not None and tool_format.arguments_as_text:
         return [dict(message) for message in messages]
     return [_with_arguments_read(message, index) for index, message in enumerate(messages)]
@@ -101,10 +103,7 @@ def _name_and_arguments(call: object, index: int) -> tuple[str, dict[str, Any]]:
     field = f"messages[{index}].tool_calls"
     match call:
         case {"function": {"name": str(name), "arguments": str(text)}}:
-            try:
-                arguments = json.loads(text) if text.strip() else {}
-            except (ValueError, RecursionError):
-                arguments = None
+            arguments = read_arguments(text)
         case {"function": {"name": str(name), "arguments": arguments}}:
             pass
         case _:
@@ -113,11 +112,21 @@ def _name_and_arguments(call: object, index: int) -> tuple[str, dict[str, Any]]:
             )
     if not isinstance(arguments, dict):
         raise InvalidRequestError(
-            f"The arguments of the call of {name!r:.100} in {field} are no JSON object; send them as the model's answer"
-            " had them, or repair them.",
+            f"The arguments of the call of {name!r:.100} in {field} are no JSON object, nor its text; send them as the"
+            " model's answer had them.",
             field=field,
         )
     return name, arguments
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """A call's; of an object that was cut short, as by the end of an answer, what there is of it. Its client could not mend it, and
+    Anthropic's read it so from the deltas."""
+    try:
+        arguments = from_json(text, allow_partial=True)
+    except ValueError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def _text_of(content: object) -> str:
