@@ -73,7 +73,10 @@ def test_a_text_that_cannot_fit_is_refused_unread(tiny_llama: Path, monkeypatch:
     with pytest.raises(InvalidRequestError, match="has 576 tokens, but at most 63 fit"):
         inputs.process("a" * 575, SamplingParams())
     monkeypatch.setattr(Tokenizer, "encode", None)
-    with pytest.raises(InvalidRequestError, match="has 577 characters, but at most 576 could fit: the context is 64"):
+    with pytest.raises(
+        InvalidRequestError,
+        match="is 64 tokens of at most 9 bytes, and the prompt is too long: it has 577 characters, but at most 576 could fit",
+    ):
         inputs.process("a" * 577, SamplingParams())
 
 

@@ -119,6 +119,20 @@ def test_samples_of_one_request_are_charged_too() -> None:
     assert policy.place(after)[0] == (20 + 2 * 10) + 8 * (1 + 2 * 10)
 
 
+def test_a_request_that_names_no_bound_waits_no_longer_for_it() -> None:
+    """Both tenants' outputs end after 4 tokens; one left the bound at the whole context."""
+    harness = Harness(kv_config(num_blocks=4000), policy="fair", max_num_seqs=1)
+    every = frozenset(range(1000))
+    vague = [
+        make_sequence(i, 40, num_output=2000, min_tokens=3, stop_token_ids=every, tenant="a", arrival_time=i)
+        for i in range(3)
+    ]
+    exact = [make_sequence(i, 40, tenant="b", arrival_time=i) for i in range(3, 63)]
+    harness.add(*vague, *exact)
+    order = finish_order(harness, vague + exact)
+    assert order.index(2) < 12
+
+
 def test_memory_is_bounded_however_many_tenants_come() -> None:
     """The system is never idle, and each tenant comes once."""
     policy = FairPolicy()

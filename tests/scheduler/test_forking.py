@@ -157,3 +157,31 @@ def test_a_fork_that_could_never_finish_is_refused() -> None:
     harness.step()
     with pytest.raises(InvalidRequestError, match="KV blocks"):
         harness.scheduler.fork(parent, make_sequence(1, parent.token_ids[:10], num_output=30), 9)
+
+
+@pytest.mark.parametrize("policy", ["priority", "fair"])
+def test_a_fork_does_not_overtake_who_waits_and_comes_before_it(policy: str) -> None:
+    harness = Harness(policy=policy, max_num_seqs=2)
+    parent = make_sequence(0, 8, num_output=8, priority=5, tenant="a")
+    harness.add(parent)
+    harness.step()
+    # A tenant that was charged for its prompt stands behind one that comes.
+    urgent = make_sequence(1, 4, priority=-5, tenant="b")
+    harness.add(urgent)
+    harness.scheduler.fork(parent, child := make_sequence(2, [*parent.token_ids[:8], 7], priority=5, tenant="a"), 8)
+    harness.step()
+    assert urgent.status is SequenceStatus.RUNNING
+    assert child.status is SequenceStatus.WAITING
+    harness.run()
+    assert child.finished
+
+
+def test_in_the_order_of_arrival_a_fork_comes_before_who_waits() -> None:
+    harness = Harness(max_num_seqs=2)
+    parent = make_sequence(0, 8, num_output=8, arrival_time=0.0)
+    harness.add(parent)
+    harness.step()
+    harness.add(later := make_sequence(1, 4, arrival_time=1.0))
+    harness.scheduler.fork(parent, child := make_sequence(2, [*parent.token_ids[:8], 7], arrival_time=0.0), 8)
+    harness.step()
+    assert (child.status, later.status) == (SequenceStatus.RUNNING, SequenceStatus.WAITING)

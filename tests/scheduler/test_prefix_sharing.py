@@ -23,6 +23,22 @@ def test_requests_that_arrive_together_compute_a_shared_prefix_once() -> None:
     assert harness.kv.num_prefix_hit_tokens == 15 * 32
 
 
+def test_what_is_not_looked_up_is_not_counted() -> None:
+    harness = Harness()
+    first, wants_logprobs = make_sequence(0, prompt(16)), make_sequence(1, prompt(16), prompt_logprobs=0)
+    harness.add(first, wants_logprobs)
+    harness.run()
+    assert harness.kv.num_prefix_query_tokens == 16
+    waits = make_sequence(2, [*prompt(16), *first.token_ids[16:18]])
+    waits.index, waits.num_prompt_tokens = 1, 16
+    harness.add(waits)
+    harness.run()
+    assert waits.num_cached_tokens == 16
+    assert (harness.kv.num_prefix_query_tokens, harness.kv.num_prefix_hit_tokens) == (16, 0), (
+        "a sample of a counted prompt"
+    )
+
+
 def test_a_hit_leaves_a_token_to_compute() -> None:
     harness = Harness()
     for seq_id in range(2):

@@ -246,7 +246,7 @@ def test_a_prompt_that_fits_is_kept_whatever_the_answer_may_take(tiny_server: Ru
         ({"prompt": []}, "prompt"),
         ({"prompt": [[]]}, "prompt.0"),
         ({"prompt": ""}, "prompt"),
-        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt.1"),
         ({"prompt": ["a", ""], "stream": True}, "prompt[1]"),
         ({"prompt": [-1]}, "prompt.0"),
         ({"prompt": [320]}, "prompt"),

@@ -75,12 +75,13 @@ class KVCacheManager:
         """Tokens the sequence's blocks have room for."""
         return self._tables[sequence.seq_id].capacity
 
-    def find_prefix(self, sequence: Sequence) -> PrefixHit:
-        """The longest cached prefix that leaves at least one token to compute.
+    def looks_up(self, sequence: Sequence) -> bool:
+        """Whether its prefix is looked up. Prompt logprobs come from computing the prompt."""
+        return self._enable_prefix_caching and sequence.sampling_params.prompt_logprobs is None
 
-        Empty for sequences that want prompt logprobs: those come from computing the prompt.
-        """
-        if not self._enable_prefix_caching or sequence.sampling_params.prompt_logprobs is not None:
+    def find_prefix(self, sequence: Sequence) -> PrefixHit:
+        """The longest cached prefix that leaves at least one token to compute; empty for sequences that are not looked up."""
+        if not self.looks_up(sequence):
             return self._search.nothing
         num_blocks = (sequence.num_known - 1) // self._block_size
         return self._search.longest(self._hash_chain(sequence, num_blocks), num_blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,8 @@ _MARK = _CONTINUE_HERE + " "
 """The space shows whether the template trims texts: then it trims the one to continue, too."""
 ROLES_OF_OTHER_NAME = {"developer": "system"}
 """OpenAI's name for what open models' templates know as the system's."""
+_READS_PARTS = re.compile(r"\bin\s+\w+(?:\.content\b|\[['\"]content['\"]\])")
+"""Of a template that goes through the parts of a content itself."""
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -78,7 +81,9 @@ def render_chat(
         raise InvalidRequestError(
             f"A conversation is a list of messages, got {type(messages).__name__}.", field="messages"
         )
-    conversation = [plain_message(message, index) for index, message in enumerate(messages)]
+    template = _choose_template(tokenizer, chat_template, tools is not None)
+    read = _checked_message if _READS_PARTS.search(template) else plain_message
+    conversation = [read(message, index) for index, message in enumerate(messages)]
     if not conversation:
         raise InvalidRequestError("The conversation has no messages; give at least one.", field="messages")
     if continue_final_message:
@@ -91,7 +96,7 @@ def render_chat(
         "documents": None if documents is None else _plain(list(documents), "documents"),
         "add_generation_prompt": add_generation_prompt,
     }
-    text = _render(_choose_template(tokenizer, chat_template, tools is not None), variables, limits or TemplateLimits())
+    text = _render(template, variables, limits or TemplateLimits())
     return _cut_at_mark(text) if continue_final_message else text
 
 
@@ -147,9 +152,16 @@ def _checked_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_message(message: object, index: int) -> dict[str, Any]:
-    """As templates of models for text take it: content parts become one text, and an answer that was empty has an empty one.
+    """As templates of models for text take it: content parts become one text. Raises InvalidRequestError."""
+    plain = _checked_message(message, index)
+    if isinstance(plain.get("content"), list):
+        parts = enumerate(plain["content"])
+        plain["content"] = "\n".join(_part_text(part, f"messages[{index}].content[{at}]") for at, part in parts)
+    return plain
 
-    Raises InvalidRequestError."""
+
+def _checked_message(message: object, index: int) -> dict[str, Any]:
+    """In plain JSON types, in the words that templates know. An answer that was empty has an empty text."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidRequestError(
             f"Message {index} must be a dict with a 'role', and a 'content' in most cases, got {message!r:.200}.",
@@ -160,9 +172,6 @@ def plain_message(message: object, index: int) -> dict[str, Any]:
     given = {name: value for name, value in message.items() if value is not None or (calls and name == "content")}
     plain: dict[str, Any] = _plain(given, f"messages[{index}]")
     plain["role"] = ROLES_OF_OTHER_NAME.get(plain["role"], plain["role"])
-    if isinstance(plain.get("content"), list):
-        parts = enumerate(plain["content"])
-        plain["content"] = "\n".join(_part_text(part, f"messages[{index}].content[{at}]") for at, part in parts)
     if plain["role"] == "assistant" and not calls:
         plain.setdefault("content", "")
     # Templates read reasoning under one of several names; whichever was given, they find it.

@@ -198,7 +198,9 @@ class EngineService:
         """A client that does not read must not hold memory for ever, nor hold up the others."""
         request_ids = list(self._clients[client].request_ids)
         if request_ids:
-            logger.warning("API process %d does not read: its %d requests are dropped.", client, len(request_ids))
+            logger.warning(
+                "API process %d has gone, or reads no more: its %d requests are dropped.", client, len(request_ids)
+            )
         for request_id in request_ids:
             self._engine.abort(request_id)
             self._forget(request_id)

@@ -47,8 +47,8 @@ class RowError(Exception):
 class Grammars:
     """Compiles grammars for one model's vocabulary, and owns the two threads that do the work.
 
-    Compiling has a thread of its own, so that a long one never delays the masks of rows that run. The vocabulary is
-    read with the first grammar: that takes seconds for 250,000 tokens, and most engines never need it.
+    Compiling has a thread of its own, and begins when a row joins; a step that has to sample the row waits for it, and so do the others
+    in that step. The vocabulary is read with the first grammar: that takes seconds for 250,000 tokens, and most engines never need it.
     """
 
     def __init__(self, read_tokenizer: Callable[[], TokenizerFiles], vocab_size: int) -> None:

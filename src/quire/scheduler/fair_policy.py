@@ -12,6 +12,8 @@ from quire.core.sequence import Sequence
 
 OUTPUT_WEIGHT = 2
 """What an output token costs, in prompt tokens: it takes a step of its own, as VTC counts it."""
+EXPECTED_OUTPUT = 64
+"""Tokens that are charged on arrival, of those that may be generated: most requests leave the bound at the whole context."""
 MAX_IDLE_TENANTS = 4096
 """Tenants remembered after their last sequence ended; one that is forgotten loses only what it had overdrawn."""
 
@@ -42,8 +44,9 @@ class FairPolicy:
 
     Virtual time is the largest tag of those that have started. A tenant that sends much moves its own tags into the
     future, so one that sends little is always near the front: it waits for at most one sequence of each other tenant
-    beside those that run. The whole output bound is charged on arrival, for a place never changes; at the end what was
-    not used is given back to the tenant's later sequences, which still do not overtake its earlier ones.
+    beside those that run. What a sequence will cost is not known on arrival, and a place never changes: an expected output is charged
+    then, and at the end the tenant's later sequences are charged the difference, or given it back; they still do not overtake its
+    earlier ones.
     """
 
     def __init__(self) -> None:
@@ -68,7 +71,8 @@ class FairPolicy:
         tenant.num_sequences += 1
         start_tag = max(self._virtual_time, tenant.finish_tag, tenant.last_start_tag)
         num_to_compute = sequence.num_known - num_shared
-        cost = num_to_compute + OUTPUT_WEIGHT * (sequence.max_num_tokens - sequence.num_known)
+        num_expected = min(sequence.max_num_tokens - sequence.num_known, EXPECTED_OUTPUT)
+        cost = num_to_compute + OUTPUT_WEIGHT * num_expected
         tenant.last_start_tag = start_tag
         tenant.finish_tag = start_tag + cost
         self._tickets[sequence.seq_id] = Ticket(start_tag, sequence.num_known, num_to_compute, cost)

@@ -71,6 +71,10 @@ class SequenceQueue:
     def __len__(self) -> int:
         return len(self.sequences)
 
+    def would_lead(self, sequence: Sequence) -> bool:
+        """Whether nobody here comes before it."""
+        return not self.sequences or self._place(sequence) < self._place(self.sequences[0])
+
     def add(self, sequence: Sequence) -> None:
         insort(self.sequences, sequence, key=self._place)
 

@@ -94,14 +94,15 @@ class Scheduler:
     def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> None:
         """Add a sequence whose first `num_tokens` tokens are its parent's: it shares their blocks, copy on write.
 
-        If the batch is full or the parent's blocks are gone it waits like a new one, and finds what is left of
-        them through the prefix cache.
+        If somebody who waits comes before it, the batch is full or the parent's blocks are gone, it waits like a new one, and
+        finds what is left of them through the prefix cache.
         """
         assert num_tokens < child.num_known, "a fork needs a token to compute"
         self.check_fits(child.num_known, child.max_num_tokens)
         self._policy.arrived(child, num_tokens)
         running = self._running.sequences
-        joins = len(running) < self.config.max_num_seqs and self._guarantees.can_join(running, child)
+        has_place = len(running) < self.config.max_num_seqs and self._waiting.would_lead(child)
+        joins = has_place and self._guarantees.can_join(running, child)
         if joins and num_tokens <= parent.num_planned and self.kv.fork(parent, child, num_tokens):
             child.num_planned = child.num_computed = num_tokens
             child.status = SequenceStatus.RUNNING
@@ -246,14 +247,10 @@ class Scheduler:
         # A block for each running sequence stays free, or the newcomer would soon be preempted again.
         if end <= start or not self.kv.admit(sequence, hit, end, headroom=len(self._running)):
             return 0
-        if sequence.first_scheduled_time is None:
-            sequence.first_scheduled_time = time.monotonic()
-            if sequence.index == 0 and sequence.num_output_tokens == 0:
-                self.num_prompt_tokens += sequence.num_prompt_tokens
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = min(start, sequence.num_prompt_tokens)
-            self.kv.num_prefix_query_tokens += sequence.num_prompt_tokens
-            self.kv.num_prefix_hit_tokens += sequence.num_cached_tokens
+        if sequence.first_scheduled_time is None:
+            self._note_first_start(sequence)
         self._waiting.remove(sequence)
         self._running.add(sequence)
         self._policy.started(sequence)
@@ -261,6 +258,16 @@ class Scheduler:
         sequence.num_planned = sequence.num_computed = start
         self._plan_row(sequence, end, end == newest, None)
         return end - start
+
+    def _note_first_start(self, sequence: Sequence) -> None:
+        """Counts a prompt once, however many samples and beams go on from it."""
+        sequence.first_scheduled_time = time.monotonic()
+        if sequence.index > 0 or sequence.num_output_tokens > 0:
+            return
+        self.num_prompt_tokens += sequence.num_prompt_tokens
+        if self.kv.looks_up(sequence):
+            self.kv.num_prefix_query_tokens += sequence.num_prompt_tokens
+            self.kv.num_prefix_hit_tokens += sequence.num_cached_tokens
 
     def _plan_row(self, sequence: Sequence, end: int, samples: bool, new_block_ids: list[list[int]] | None) -> None:
         self._builder.add_row(sequence, sequence.num_planned, end, samples, new_block_ids)

@@ -63,17 +63,20 @@ def serve(engine: EngineConfig, server: ServerConfig, executor: str) -> int:
         # A port that the system chose is told in any case: nothing else does.
         level = logging.INFO if server.port else logging.WARNING
         address = f"[{host}]" if ":" in host else host
-        logger.log(level, "Listening on http://%s:%d (loading %s)", address, port, engine.model)
-        supervisor = Supervisor(server, directory)
+        url = f"http://{address}:{port}"
+        logger.log(level, "Listening on %s (loading %s)", url, engine.model)
+        supervisor = Supervisor(server, directory, url)
         with supervisor.catch_signals() as wakeup:
             supervisor.start(engine, executor, listener)
             return supervisor.watch(wakeup)
 
 
 class Supervisor:
-    def __init__(self, server: ServerConfig, directory: str) -> None:
+    def __init__(self, server: ServerConfig, directory: str, url: str) -> None:
         self._server = server
         self._directory = directory
+        self._url = url
+        self._told_ready = False
         self._signals: list[int] = []
         self._engine_was_lost = False
         self._engine: Child
@@ -125,7 +128,14 @@ class Supervisor:
                 selector.select(POLL_S)
                 _drain(wakeup)
                 if self._signals:
+                    logger.info(
+                        "Stopping: running requests get %g s to finish (--drain-timeout); another signal ends them at once.",
+                        self._server.drain_timeout,
+                    )
                     return self._stop(0, self._server.drain_timeout)
+                if not self._told_ready and self._engine_was_ready():
+                    self._told_ready = True
+                    logger.info("Ready: %s", self._url)
                 code = self._check_children()
                 if code is not None:
                     return code

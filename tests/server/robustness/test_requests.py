@@ -318,7 +318,8 @@ def test_case_28_queue_full(smollm2: str) -> None:
                 # Before anything is rendered or tokenized: the long ones would be refused as such, the short ones answered.
                 unready = [client.post(path, json=body) for path, body in UNREADY]
                 other = {"Authorization": "Bearer a"}
-                several = client.post(COMPLETIONS, json={"prompt": ["a"] * 5}, headers=other)
+                several = client.post(COMPLETIONS, json={"prompt": ["a"] * 3}, headers=other)
+                never = client.post(COMPLETIONS, json={"prompt": ["a"] * 5}, headers=other)
                 # All of that came back while those that are in the way still run.
                 assert load(server)["server_load"] > 0
                 body = {"prompt": "a", "max_tokens": 1}
@@ -332,6 +333,7 @@ def test_case_28_queue_full(smollm2: str) -> None:
             assert answer.status_code == 429
             assert int(answer.headers["retry-after"]) >= 1
             assert answer.json()["error"]["code"] == "overloaded"
+        assert (never.status_code, never.json()["error"]["param"]) == (400, "prompt"), "to come again would not help"
         assert post(server, COMPLETIONS, {"prompt": "a", "max_tokens": 1})[0] == 200
 
 

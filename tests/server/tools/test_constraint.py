@@ -188,6 +188,26 @@ def test_what_forces_no_call_constrains_nothing(mode: Any) -> None:
     assert tool_constraint(TOOLS, ToolChoice(mode), TOOL_FORMATS["hermes"]) is None
 
 
+@pytest.mark.parametrize("name", [name for name, form in TOOL_FORMATS.items() if not form.bare_opener])
+def test_calls_or_an_answer_of_a_shape(name: str) -> None:
+    shape = {"type": "object", "properties": {"done": {"type": "boolean"}}, "required": ["done"]}
+    lark = grammar(name, ToolChoice("auto"), otherwise=shape)
+    assert accepts(lark, '{"done": true}')
+    assert accepts(lark, written(TOOL_FORMATS[name].layout, ("weather", GOOD)))
+    for text in ('{"done": 1}', "{}", "Hello", written(TOOL_FORMATS[name].layout, ("weather", BAD[0]))):
+        assert not accepts(lark, text)
+    style = REASONING_STYLES["think"]
+    thinking = grammar(name, ToolChoice("auto"), otherwise=shape, reasoning=style)
+    for reasoning in ("", f"{style.start}Hm{style.end}\n"):
+        assert accepts(thinking, reasoning + '{"done": true}')
+        assert accepts(thinking, reasoning + written(TOOL_FORMATS[name].layout, ("now", {})))
+
+
+@pytest.mark.parametrize("name", [name for name, form in TOOL_FORMATS.items() if form.bare_opener])
+def test_calls_that_begin_as_json_does_cannot_be_told_from_it(name: str) -> None:
+    assert tool_constraint(TOOLS, ToolChoice("auto"), TOOL_FORMATS[name], otherwise={"type": "object"}) is None
+
+
 def test_without_a_format_no_call_can_be_forced() -> None:
     with pytest.raises(InvalidRequestError, match="--tool-call-parser"):
         tool_constraint(TOOLS, REQUIRED, None)

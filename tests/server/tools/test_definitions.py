@@ -52,7 +52,7 @@ def test_a_tool_without_parameters_takes_an_object() -> None:
         ({"type": "function", "function": {}}, "tools[0].name"),
         (function(""), "tools[0].name"),
         (function("a b"), "tools[0].name"),
-        (function("a" * 65), "tools[0].name"),
+        (function("a" * 129), "tools[0].name"),
         (function("f\n"), "tools[0].name"),
         (function("é"), "tools[0].name"),
         (function(7), "tools[0].name"),

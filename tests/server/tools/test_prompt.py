@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from tests.server.tools.samples import parse_whole
@@ -69,7 +70,26 @@ def test_templates_get_arguments_in_the_type_they_expect() -> None:
     assert CALL["function"] == {"name": "now", "arguments": '{"zone": "é"}'}  # the caller's is untouched
 
 
-@pytest.mark.parametrize("arguments", ["{", "[]", '"x"', "[" * 100_000, 7, None])
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ('{"city": "Paris", "unit":', {"city": "Paris"}),
+        ("{", {}),
+        ("", {}),
+        ("[]", {}),
+        ('"x"', {}),
+        ("[" * 100_000, {}),
+    ],
+    ids=lambda value: str(value)[:10],
+)
+def test_a_call_that_was_cut_is_what_there_is_of_it(text: str, read: dict[str, Any]) -> None:
+    """Its client sends it back as the answer had it."""
+    message = {"role": "assistant", "tool_calls": [{"function": {"name": "now", "arguments": text}}]}
+    ((found,), _) = for_template([message], (), None, "{{ tools }}")
+    assert found["tool_calls"][0]["function"]["arguments"] == read
+
+
+@pytest.mark.parametrize("arguments", [7, None, ["x"]])
 def test_calls_that_no_model_made(arguments: object) -> None:
     message = {"role": "assistant", "tool_calls": [{"function": {"name": "now", "arguments": arguments}}]}
     for template in ("{{ tools }}", "{{ messages }}"):

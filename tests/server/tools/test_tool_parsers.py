@@ -60,6 +60,15 @@ def test_case_11_the_cut_arguments_are_all_there() -> None:
         assert call.arguments.replace(" ", "") == text[start:end].replace(" ", "")
 
 
+@pytest.mark.parametrize("name", ["hermes", "deepseek", "deepseek_v3_1"])
+def test_a_mark_that_the_end_of_the_text_cuts_is_no_content(name: str) -> None:
+    text = TOOL_FORMATS[name].layout.write([("now", {})])
+    whole = parse_whole(name, text)
+    for length in range(text.rindex("{}") + 3, len(text)):
+        answer = parse_whole(name, text[:length])
+        assert (answer.content, answer.tool_calls) == (None, whole.tool_calls), text[:length]
+
+
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)
 def test_arguments_stream_while_they_arrive(tool_format: str) -> None:
     """Deltas come before the call is complete, and never take anything back."""

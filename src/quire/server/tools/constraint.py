@@ -45,7 +45,8 @@ def tool_constraint(
     for JSON. `reasoning` may come first. `token_ids` are the texts that are single tokens in the model's vocabulary: those
     are not spelled, but taken whole, as the model is used to. Raises InvalidRequestError if the model has no format of calls.
     """
-    if not choice.forces_call and (otherwise is None or tool_format is None or tool_format.bare_opener):
+    may_call = choice.mode == "auto" and bool(tools) and tool_format is not None and not tool_format.bare_opener
+    if not choice.forces_call and (otherwise is None or not may_call):
         return None
     if tool_format is None:
         raise InvalidRequestError(
