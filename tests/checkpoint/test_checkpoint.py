@@ -40,17 +40,18 @@ def test_generation_config_adds_ends_of_text(model: Path, ends: object, expected
     assert checkpoint.tokenizer.eos_token_ids == expected
 
 
-@pytest.mark.parametrize("ends", ["two", -1, True, [256, 2.0], 2**70])
+@pytest.mark.parametrize("ends", ["two", -1, True, [256, 2.0]])
 def test_a_damaged_end_of_text_is_named(model: Path, ends: object) -> None:
     update_json(model / "generation_config.json", eos_token_id=ends)
-    with pytest.raises(CheckpointError, match=r"generation_config.json.* (eos_token_id is|special token id)"):
+    with pytest.raises(CheckpointError, match=r"generation_config.json.* eos_token_id is"):
         open_checkpoint(str(model))
 
 
-def test_an_end_of_text_that_the_model_has_no_logit_for_is_refused(model: Path) -> None:
-    update_json(model / "generation_config.json", eos_token_id=[256, 320])
-    with pytest.raises(CheckpointError, match="320 is beyond the vocabulary of 320"):
-        open_checkpoint(str(model))
+def test_what_is_left_out_of_a_generation_config_is_noted(model: Path) -> None:
+    update_json(model / "generation_config.json", eos_token_id=[256, 320], temperature=0.6)
+    checkpoint = open_checkpoint(str(model))
+    assert checkpoint.config.eos_token_ids == (256,)
+    assert len(checkpoint.notes) == 2
 
 
 def test_code_that_comes_with_a_model_is_never_run(model: Path, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from quire.checkpoint.checkpoint import open_checkpoint
-from quire.checkpoint.gguf_tokenizer import TokenType, read_gguf_tokenizer
+from quire.checkpoint.gguf.token_type import TokenType
+from quire.checkpoint.gguf_tokenizer import read_gguf_tokenizer
 from quire.checkpoint.tokenizer_json import byte_level_tokenizer_json, serialize
 from quire.errors import CheckpointError, QuireError, UnsupportedModelError
 
@@ -78,7 +79,7 @@ def sentencepiece_metadata(processor: sentencepiece.SentencePieceProcessor) -> d
 
 
 def rebuild(metadata: Mapping[str, Any]) -> Tokenizer:
-    files = read_gguf_tokenizer(metadata, "test.gguf", 10**6)
+    files = read_gguf_tokenizer(metadata, "test.gguf", 10**6, ())
     return Tokenizer.from_buffer(files.tokenizer_json)
 
 
@@ -110,6 +111,7 @@ SENTENCEPIECE_TOKENIZER = Tokenizer.from_buffer(
         sentencepiece_metadata(SENTENCEPIECE_PROCESSOR) | {"tokenizer.ggml.add_space_prefix": False},
         "test.gguf",
         10**6,
+        (),
     ).tokenizer_json
 )
 
@@ -144,7 +146,7 @@ def test_an_unknown_way_to_cut_words_is_refused() -> None:
         "tokenizer.ggml.merges": [],
     }
     with pytest.raises(UnsupportedModelError, match=r"'tekken'.*llama-bpe"):
-        read_gguf_tokenizer(metadata, "test.gguf", 1)
+        read_gguf_tokenizer(metadata, "test.gguf", 1, ())
 
 
 @pytest.mark.parametrize(
@@ -160,17 +162,17 @@ def test_an_unknown_way_to_cut_words_is_refused() -> None:
 def test_damage_is_named(change: dict[str, Any], error: type[Exception], message: str) -> None:
     metadata = sentencepiece_metadata(SENTENCEPIECE_PROCESSOR) | change
     with pytest.raises(error, match=message):
-        read_gguf_tokenizer(metadata, "test.gguf", 520)
+        read_gguf_tokenizer(metadata, "test.gguf", 520, ())
     missing = {key: value for key, value in metadata.items() if key != "tokenizer.ggml.tokens"}
     with pytest.raises(CheckpointError, match=r"no tokenizer\.ggml\.tokens"):
-        read_gguf_tokenizer(missing, "test.gguf", 520)
+        read_gguf_tokenizer(missing, "test.gguf", 520, ())
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         *((f"{name}_token_id", value) for name in ("unknown", "bos") for value in ("x", "1", [1], -1, 1.5, True)),
-        *((f"{name}_token_id", -1) for name in ("eos", "eot", "padding")),
+        *((f"{name}_token_id", -1) for name in ("eos", "padding")),
         *((name, value) for name in ("tokens", "merges") for value in (5, "ab", [1] * 520, [[]] * 520)),
         *((name, value) for name in ("token_type", "scores") for value in (5, ["1"] * 520, [[1]] * 520, [True] * 520)),
         ("token_type", [1.0] * 520),
@@ -187,14 +189,14 @@ def test_metadata_of_a_wrong_type_are_named(key: str, value: object) -> None:
     kind = "gpt2" if key.endswith("merges") else "llama"
     metadata = sentencepiece_metadata(SENTENCEPIECE_PROCESSOR) | {"tokenizer.ggml.model": kind, key: value}
     with pytest.raises(CheckpointError, match=rf"test\.gguf: {key} is .{{1,200}}, but it must be") as caught:
-        read_gguf_tokenizer(metadata, "test.gguf", 520)
+        read_gguf_tokenizer(metadata, "test.gguf", 520, ())
     assert len(str(caught.value)) < 400
 
 
 def test_chat_templates_have_their_names() -> None:
     templates = {"tokenizer.chat_template": "d", "tokenizer.chat_template.rag": "r"}
     metadata = sentencepiece_metadata(SENTENCEPIECE_PROCESSOR) | templates
-    assert read_gguf_tokenizer(metadata, "test.gguf", 520).chat_templates == {"default": "d", "rag": "r"}
+    assert read_gguf_tokenizer(metadata, "test.gguf", 520, ()).chat_templates == {"default": "d", "rag": "r"}
 
 
 def test_whether_bos_goes_first() -> None:
@@ -202,7 +204,7 @@ def test_whether_bos_goes_first() -> None:
     bpe = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.merges": []}
 
     def adds_bos(metadata: Mapping[str, Any]) -> bool | None:
-        return read_gguf_tokenizer(metadata, "test.gguf", 520).add_bos
+        return read_gguf_tokenizer(metadata, "test.gguf", 520, ()).add_bos
 
     assert adds_bos(spm) is True
     assert adds_bos(spm | {"tokenizer.ggml.add_bos_token": False}) is False
@@ -214,18 +216,18 @@ def test_the_rebuilt_tokenizer_is_cached_and_an_unwritable_cache_is_done_without
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = sentencepiece_metadata(SENTENCEPIECE_PROCESSOR)
-    first = read_gguf_tokenizer(metadata, "test.gguf", 520).tokenizer_json
+    first = read_gguf_tokenizer(metadata, "test.gguf", 520, ()).tokenizer_json
     (cached,) = (tmp_path / "tokenizers").iterdir()
     assert cached.read_bytes().endswith(first)
     for damaged in (b"", cached.read_bytes()[:-1], b"{}"):
         cached.write_bytes(damaged)
-        assert read_gguf_tokenizer(metadata, "test.gguf", 520).tokenizer_json == first
+        assert read_gguf_tokenizer(metadata, "test.gguf", 520, ()).tokenizer_json == first
         assert cached.read_bytes().endswith(first), "it is made again"
-    other = read_gguf_tokenizer(metadata | {"tokenizer.ggml.add_space_prefix": False}, "test.gguf", 520)
+    other = read_gguf_tokenizer(metadata | {"tokenizer.ggml.add_space_prefix": False}, "test.gguf", 520, ())
     assert other.tokenizer_json != first
     (tmp_path / "file").touch()
     monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "file"))
-    assert read_gguf_tokenizer(metadata, "test.gguf", 520).tokenizer_json == first
+    assert read_gguf_tokenizer(metadata, "test.gguf", 520, ()).tokenizer_json == first
 
 
 @pytest.mark.parametrize("refuses", ["os.replace", "quire.checkpoint.gguf_tokenizer.cache_dir"])
@@ -238,7 +240,7 @@ def test_a_cache_that_takes_nothing_leaves_nothing_behind(
         raise OSError("full") if refuses == "os.replace" else QuireError("no home")
 
     monkeypatch.setattr(refuses, refuse)
-    assert read_gguf_tokenizer(metadata, "test.gguf", 520).tokenizer_json
+    assert read_gguf_tokenizer(metadata, "test.gguf", 520, ()).tokenizer_json
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -250,6 +252,13 @@ def test_smollm2_is_rebuilt_as_it_was(smollm2: str, monkeypatch: pytest.MonkeyPa
     original = json.dumps(tokenizer, indent=2, ensure_ascii=False).encode()
     digest = "9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c"
     assert (len(original), hashlib.sha256(original).hexdigest()) == (2_104_556, digest)
+
+
+@pytest.mark.real
+def test_the_built_in_models_end_texts_and_turns(smollm2: str, gemma3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUIRE_CACHE")
+    ends = [open_checkpoint(name).tokenizer.end_token_ids() for name in (smollm2, gemma3)]
+    assert ends == [(2, 0), (1, 106)]
 
 
 @pytest.mark.real

@@ -14,6 +14,7 @@ from tests.models.random_checkpoints import CONFIGS, VOCAB_SIZE, oracle_logits, 
 
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.model_config import WeightShape
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS
 from quire.kernels.dtype import DType
@@ -21,6 +22,7 @@ from quire.kernels.native_linear import DensePanels
 from quire.kernels.panels import QuantizedPanels
 from quire.kernels.select import select_ops
 from quire.models.registry import DECODERS, load_model
+from quire.plan.weights import unrounded_weights
 from quire.quantization.few_bits import Rounded, Segment
 from quire.quantization.method import StoredWeight
 from quire.quantization.select import METHODS
@@ -74,29 +76,31 @@ def test_the_weights_that_rounding_leaves_are_those_the_config_counts(
 ) -> None:
     save_checkpoint(name, tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))
-    found: Counter[int] = Counter()
-    left: Counter[int] = Counter()
+    found: Counter[WeightShape] = Counter()
+    left: Counter[WeightShape] = Counter()
 
     class Counted(Rounded):
         def load(self, parts: Sequence[StoredWeight], dtype: DType) -> list[Segment]:
             weight = super().load(parts, dtype)
-            self.count(parts[0], all(isinstance(segment.weight, QuantizedPanels) for segment in weight))
+            shape = WeightShape(sum(part.num_outputs for part in parts), parts[0].num_inputs)
+            self.count(shape, all(isinstance(segment.weight, QuantizedPanels) for segment in weight))
             return weight
 
         def load_table_weight(self, part: StoredWeight, dtype: DType) -> QuantizedPanels | DensePanels:
             weight = super().load_table_weight(part, dtype)
-            self.count(part, isinstance(weight, QuantizedPanels))
+            shape = WeightShape(part.num_outputs, part.num_inputs, is_table=True)
+            self.count(shape, isinstance(weight, QuantizedPanels))
             return weight
 
-        def count(self, part: StoredWeight, rounded: bool) -> None:
-            found[part.num_inputs] += 1
-            left[part.num_inputs] += int(not rounded)
+        def count(self, shape: WeightShape, rounded: bool) -> None:
+            found[shape] += 1
+            left[shape] += int(not rounded)
 
     monkeypatch.setitem(METHODS, "int8", partial(Counted, rounding=ROUNDINGS["int8"]))
     attention = select_backend("cpu", DType.FLOAT32, checkpoint.config)
     load_model(DECODERS, checkpoint, DType.FLOAT32, select_ops("cpu"), attention, "int8")
-    assert found == checkpoint.config.weights_by_inputs()
-    assert +left == {num_inputs: count for num_inputs, count in found.items() if num_inputs % 32}
+    assert found == checkpoint.config.weight_shapes()
+    assert +left == unrounded_weights(checkpoint.config, "int8")
 
 
 @pytest.mark.parametrize("name", CONFIGS)

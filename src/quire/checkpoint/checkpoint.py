@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quire.checkpoint.families import gguf_weights, read_config, read_gguf_config
-from quire.checkpoint.families.checks import check_token_ids
-from quire.checkpoint.families.fields import ConfigFields
+from quire.checkpoint.generation_config import read_generation_config
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_tokenizer import read_gguf_tokenizer
 from quire.checkpoint.identity import digest_files
@@ -34,6 +33,10 @@ class Checkpoint(Protocol):
     @property
     def identity(self) -> str:
         """SHA-256 (hex) of what determines the computation; see `quire.checkpoint.identity`."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """A line for a start to say of each thing in the files that is left unused."""
 
     @property
     def tokenizer(self) -> TokenizerFiles:
@@ -66,6 +69,7 @@ class GGUFCheckpoint:
         self._file: GGUFFile | None = file
         self._metadata = file.metadata
         self.config = read_gguf_config(file.metadata, file.tensors, str(files.path))
+        self.notes: Sequence[str] = ()
 
     @cached_property
     def identity(self) -> str:
@@ -73,7 +77,8 @@ class GGUFCheckpoint:
 
     @cached_property
     def tokenizer(self) -> TokenizerFiles:
-        return read_gguf_tokenizer(self._metadata, str(self._path), self.config.vocab_size)
+        config = self.config
+        return read_gguf_tokenizer(self._metadata, str(self._path), config.vocab_size, config.eos_token_ids)
 
     @property
     def weight_files(self) -> Sequence[Path]:
@@ -94,10 +99,11 @@ class DirectoryCheckpoint:
         self.name = files.name
         path = files.directory / "config.json"
         config = read_config(read_json(path), str(path))
-        ends = _read_more_ends(files.directory / "generation_config.json", config.vocab_size)
+        generation = read_generation_config(files.directory / "generation_config.json", config.vocab_size)
+        self.notes: Sequence[str] = generation.notes
         self.config = replace(
             config,
-            eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *ends))),
+            eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *generation.eos_token_ids))),
             pooling=None if config.pooling is None else read_pooling(files.directory, config.pooling),
         )
 
@@ -115,10 +121,3 @@ class DirectoryCheckpoint:
 
     def open_weights(self) -> WeightSource:
         return SafetensorsFiles(self._weights)
-
-
-def _read_more_ends(path: Path, vocab_size: int) -> tuple[int, ...]:
-    """The ids that end a text besides config.json's: generation_config.json may name some."""
-    ends = ConfigFields(read_json(path), str(path)).token_ids("eos_token_id")
-    check_token_ids(ends, vocab_size, str(path))
-    return ends

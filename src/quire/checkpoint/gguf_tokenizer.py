@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import os
 import tempfile
@@ -15,6 +14,7 @@ import msgspec
 
 from quire.checkpoint.cache_dir import cache_dir
 from quire.checkpoint.families.fields import ConfigFields
+from quire.checkpoint.gguf.token_type import TokenType
 from quire.checkpoint.tokenizer_files import TokenizerFiles
 from quire.checkpoint.tokenizer_json import (
     WORD_START,
@@ -40,18 +40,9 @@ _ENTRIES: Mapping[str, tuple[str, set[type]]] = {
 """What each array is made of: in words, and as Python has it."""
 
 
-class TokenType(enum.IntEnum):
-    """GGUF's tokenizer.ggml.token_type, which is SentencePiece's."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
-def read_gguf_tokenizer(metadata: Metadata, source: str, model_vocab_size: int) -> TokenizerFiles:
+def read_gguf_tokenizer(
+    metadata: Metadata, source: str, model_vocab_size: int, eos_token_ids: tuple[int, ...]
+) -> TokenizerFiles:
     """The tokenizer a GGUF file describes. Raises CheckpointError or UnsupportedModelError.
 
     Deriving a SentencePiece model's merges takes seconds, so the result is cached, by the metadata that it is made of.
@@ -73,16 +64,10 @@ def read_gguf_tokenizer(metadata: Metadata, source: str, model_vocab_size: int) 
         tokenizer_json=tokenizer_json,
         model_vocab_size=model_vocab_size,
         special_tokens=_named_tokens(metadata, tokens, source),
-        eos_token_ids=_eos_token_ids(metadata, tokens, source),
+        eos_token_ids=eos_token_ids,
         add_bos=fields.flag("add_bos_token", adds_bos_unless_told),
         chat_templates=_chat_templates(ConfigFields(metadata, source)),
     )
-
-
-def _eos_token_ids(metadata: Metadata, tokens: Sequence[str], source: str) -> tuple[int, ...]:
-    """The ids that end a text: EOS, and the end of a turn where the file names one."""
-    ids = (_token_id(metadata, name, tokens, source) for name in ("eos", "eot"))
-    return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
 
 
 def _rebuild_byte_level(metadata: Metadata, tokens: Sequence[str], source: str, pre_tokenizer: str) -> bytes:

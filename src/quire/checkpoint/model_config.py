@@ -80,6 +80,19 @@ class CodelessTensors:
     """In the file."""
 
 
+@dataclass(frozen=True, slots=True)
+class WeightShape:
+    """Of a linear layer, q, k and v being one and gate and up another, or of a table of the vocabulary."""
+
+    num_outputs: int
+    num_inputs: int
+    is_table: bool = False
+
+    @property
+    def num_values(self) -> int:
+        return self.num_outputs * self.num_inputs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A transformer: a decoder, which continues texts, or an encoder (`pooling` is set), which makes vectors of them.
@@ -133,7 +146,9 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     quantized_bytes: int | None = None
-    """Bytes of the weights kept in the file's few bits, where it has such (GGUF)."""
+    """Bytes of the tensors kept in the file's few bits, where it has such (GGUF)."""
+    num_float_values: int = 0
+    """Values of that file's other tensors, which become floats."""
     codeless: tuple[CodelessTensors, ...] = ()
     """What such a file has in types of few bits that quire has no codes of, by type."""
     pooling: PoolingConfig | None = None
@@ -146,6 +161,11 @@ class ModelConfig:
     def is_encoder(self) -> bool:
         """Tokens see those after them, whole texts are computed at once, and no KV is kept."""
         return self.pooling is not None
+
+    @property
+    def saved_in_few_bits(self) -> bool:
+        """Whether any weights were, kept so or not."""
+        return self.quantized_bytes is not None or bool(self.codeless)
 
     @property
     def default_context(self) -> int:
@@ -175,7 +195,7 @@ class ModelConfig:
     def num_parameters(self) -> int:
         """Weights held in memory when loaded, norms and biases included, tied embeddings counted once."""
         embedding_dim = self.embedding_dim or self.hidden_size
-        total = self.table_parameters()
+        total = self.vocab_size * embedding_dim * self._num_tables()
         if embedding_dim != self.hidden_size:
             total += 2 * embedding_dim * self.hidden_size
         total += (self.num_positions + self.num_token_types) * self.hidden_size
@@ -183,29 +203,40 @@ class ModelConfig:
         total += self._norm_parameters() * int(self.final_norm)
         return total + self.num_layers * self._layer_parameters()
 
-    def table_parameters(self) -> int:
-        """Of the token embedding and of the projection to the vocabulary; where they are one, counted once."""
-        return self.vocab_size * (self.embedding_dim or self.hidden_size) * (1 if self.tie_word_embeddings else 2)
-
-    def weights_by_inputs(self) -> Counter[int]:
-        """How many linear layers and tables have so many inputs; q, k and v are one layer, gate and up another."""
-        width = self.embedding_dim or self.hidden_size
-        found = Counter({width: 1 if self.tie_word_embeddings else 2})
-        if width != self.hidden_size:
-            found.update((width, self.hidden_size))
-        of_a_layer = (self.hidden_size, self.head_dim * self.num_heads, self.hidden_size, self.intermediate_size)
-        for num_inputs in of_a_layer:
-            found[num_inputs] += self.num_layers
+    def weight_shapes(self) -> Counter[WeightShape]:
+        """How many linear layers and tables have each shape."""
+        width, hidden, inner = self.embedding_dim or self.hidden_size, self.hidden_size, self.intermediate_size
+        found = Counter({WeightShape(self.vocab_size, width, is_table=True): self._num_tables()})
+        if width != hidden:
+            found.update((WeightShape(hidden, width), WeightShape(width, hidden)))
+        attended = self.head_dim * self.num_heads
+        of_a_layer = (
+            WeightShape(self._qkv_size(), hidden),
+            WeightShape(hidden, attended),
+            WeightShape(self._num_inner() * inner, hidden),
+            WeightShape(hidden, inner),
+        )
+        for shape in of_a_layer:
+            found[shape] += self.num_layers
         return found
+
+    def _num_tables(self) -> int:
+        """The token embedding and the projection to the vocabulary, which may be one."""
+        return 1 if self.tie_word_embeddings else 2
+
+    def _qkv_size(self) -> int:
+        return self.head_dim * (self.num_heads + 2 * self.num_kv_heads)
+
+    def _num_inner(self) -> int:
+        return 2 if self.gated_mlp else 1
 
     def _norm_parameters(self) -> int:
         return self.hidden_size * (1 if self.norm == "rms_norm" else 2)
 
     def _layer_parameters(self) -> int:
-        qkv_size = self.head_dim * (self.num_heads + 2 * self.num_kv_heads)
+        qkv_size, num_inner = self._qkv_size(), self._num_inner()
         total = self.hidden_size * (qkv_size + self.head_dim * self.num_heads)
         total += qkv_size * int(self.attention_bias) + self.hidden_size * int(self.attention_output_bias)
-        num_inner = 2 if self.gated_mlp else 1
         total += (num_inner + 1) * self.hidden_size * self.intermediate_size
         total += (num_inner * self.intermediate_size + self.hidden_size) * int(self.mlp_bias)
         total += self._norm_parameters() * (4 if self.sandwich_norm else 2)

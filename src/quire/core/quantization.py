@@ -59,10 +59,10 @@ class Rounding:
     def rotates(self, num_inputs: int, group_size: int) -> bool:
         return self.rotated and group_size == num_inputs
 
-    @property
-    def bytes_per_weight(self) -> float:
-        """Of a code and its part of the group's float16 scale and minimum."""
-        return self.bits / 8 + (4 if self.has_minimum else 2) / self.group_size
+    def bytes_per_weight(self, num_inputs: int) -> float | None:
+        """Of a code and its part of the group's float16 scale and minimum; None where rows of so many inputs stay floats."""
+        size = self.group_of(num_inputs)
+        return None if size is None else self.bits / 8 + (4 if self.has_minimum else 2) / size
 
 
 ROUNDINGS: dict[str, Rounding] = {

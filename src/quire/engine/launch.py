@@ -56,8 +56,8 @@ def launch(
     checkpoint = open_checkpoint(config.model)
     on_files_ready()
     resolved = resolve(config, checkpoint.config, read_machine())
-    for reason in resolved.reasons:
-        logger.info("%s", reason)
+    for line in (*checkpoint.notes, *resolved.reasons):
+        logger.info("%s", line)
     logger.info("%s", resolved.kv_cache_line)
     # The tokenizer is read while the weights are loaded, most of which needs no interpreter.
     with ThreadPoolExecutor(1, "quire-tokenizer") as beside:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import MAX_RECORDED_TOKENS, EngineConfig
 from quire.core.backend import Backend
-from quire.core.kv_layout import BYTES_PER_ELEMENT
 from quire.core.native import KEYS_PER_PANEL, MAX_HEADS_PER_KV_HEAD, instruction_sets
-from quire.core.quantization import LARGEST_GROUP, ROUNDINGS, SMALLEST_GROUP, Quantization
+from quire.core.quantization import ROUNDINGS, Quantization
 from quire.errors import InvalidRequestError
 from quire.plan.dtype import ResolvedDType
 from quire.plan.machine import Machine
-from quire.plan.sizes import format_size
 
 WITHOUT_NATIVE = (
     "Without native kernels everything is slower, no step is recorded, weights, keys and values stay floats"
@@ -91,8 +89,14 @@ def choose_quantization(config: EngineConfig, model: ModelConfig, machine: Machi
     """Weights as stored where that is in few bits and the native kernels run, with the reason; as asked, if so."""
     if config.quantization != "auto":
         return config.quantization, None
-    if model.quantized_bytes is None or config.dtype != "auto" or not runs_native(config, model, machine):
+    if not model.saved_in_few_bits or config.dtype != "auto" or not runs_native(config, model, machine):
         return "none", None
+    if model.quantized_bytes is None:
+        names = ", ".join(stored.type_name for stored in model.codeless)
+        return (
+            "none",
+            f"quantization none: no kernel multiplies {names}; int8 and int4 round such weights while loading.",
+        )
     return "stored", "quantization stored: the checkpoint's own few bits, multiplied as they are."
 
 
@@ -102,48 +106,15 @@ def check_quantization(config: EngineConfig, quantization: Quantization, model: 
         return
     lacking = None
     if quantization == "stored" and model.quantized_bytes is None:
-        lacking = f"{config.model} is not stored in few bits; int8 and int4 round it while loading"
+        lacking = (
+            f"{config.model} is not stored in few bits that a kernel multiplies; int8 and int4 round it while loading"
+        )
     elif backend != "cpu":
         lacking = f"backend {backend} has no kernels for weights of few bits; choose backend cpu"
     if lacking is not None:
         raise InvalidRequestError(
             f"quantization {quantization} cannot be used: {lacking}.", field="quantization", value=quantization
         )
-
-
-def weights_left_as_floats(quantization: Quantization, model: ModelConfig, dtype: ResolvedDType) -> list[str]:
-    """Of a model whose weights are otherwise kept in few bits, a line for each kind that is not."""
-    if quantization == "stored":
-        return [
-            f"Tensors of type {stored.type_name} have no kernel for few bits and become {dtype}: {stored.num_tensors}"
-            f" of them, {format_size(stored.num_values * BYTES_PER_ELEMENT[dtype] - stored.num_bytes)} more."
-            for stored in model.codeless
-        ]
-    if quantization not in ROUNDINGS:
-        return []
-    counts = model.weights_by_inputs()
-    uneven = sorted(num_inputs for num_inputs in counts if num_inputs % SMALLEST_GROUP)
-    if not uneven:
-        return _smaller_groups(quantization, sorted(counts))
-    return [
-        f"{sum(counts[num_inputs] for num_inputs in uneven)} of {counts.total()} weights stay {dtype} with quantization"
-        f" {quantization}: their inputs ({', '.join(map(str, uneven))}) are no multiple of {SMALLEST_GROUP}.",
-        *_smaller_groups(quantization, sorted(counts)),
-    ]
-
-
-def _smaller_groups(quantization: str, counts: list[int]) -> list[str]:
-    """A line where rows of so many inputs are no whole groups of the size that was asked for."""
-    rounding = ROUNDINGS[quantization]
-    found = {num_inputs: rounding.group_of(num_inputs) for num_inputs in counts}
-    smaller = [
-        f"of {size} for {num_inputs}"
-        for num_inputs, size in found.items()
-        if size is not None and size < rounding.group_size < LARGEST_GROUP
-    ]
-    if not smaller:
-        return []
-    return [f"quantization {quantization}: rows of inputs are whole groups, so groups are {', '.join(smaller)}."]
 
 
 def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: Backend) -> list[str]:
@@ -200,7 +171,7 @@ def choose_packed_cache(
         return False, "packed_cache off: so few weights are converted in no time."
     if quantization in ROUNDINGS:
         return True, f"packed_cache on: rounding to {quantization} takes longer than reading what it made."
-    if quantization == "none" and model.quantized_bytes is not None:
+    if quantization == "none" and model.saved_in_few_bits:
         return True, "packed_cache on: making floats of the checkpoint's few bits takes longer than reading them."
     return False, "packed_cache off: packing these weights takes hardly longer than reading them packed."
 

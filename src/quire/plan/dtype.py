@@ -34,7 +34,7 @@ def choose_dtype(
         return config.dtype, None
     if config.backend == "reference":
         return "float32", "dtype float32: the reference backend is bitwise reproducible in it."
-    saved = "quantized" if model.quantized_bytes is not None else model.torch_dtype
+    saved = "quantized" if model.saved_in_few_bits else model.torch_dtype
     if machine.native_bfloat16 or native:
         if saved in WHY_BFLOAT16:
             name = "bfloat16" if saved == "float16" else "it"

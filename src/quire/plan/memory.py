@@ -18,10 +18,11 @@ from quire.core.kv_layout import (
     group_layers,
     num_blocks_per_sequence,
 )
-from quire.core.quantization import ROUNDINGS, TABLE_ROUNDING, Quantization
+from quire.core.quantization import Quantization
 from quire.plan.activations import activation_bytes
 from quire.plan.native_activations import native_activation_bytes
 from quire.plan.sizes import MIB, format_size
+from quire.plan.weights import weight_bytes
 
 TORCH_RUNTIME_BYTES = 268 * MIB
 """Python, torch, their code pages and quire's own modules, resident after a step of a tiny model (docs/lab.md)."""
@@ -129,7 +130,7 @@ def memory_need(model: ModelConfig, demand: Demand) -> MemoryNeed:
     """Bytes of each part at its peak."""
     runtime = NATIVE_RUNTIME_BYTES if demand.native else TORCH_RUNTIME_BYTES
     return MemoryNeed(
-        weights=weight_bytes(model, demand),
+        weights=weight_bytes(model, demand.quantization, demand.dtype),
         kv_cache=num_kv_blocks(model, demand) * block_bytes(model, demand),
         activations=step_bytes(model, demand),
         runtime=runtime + model.vocab_size * TOKENIZER_BYTES_PER_TOKEN,
@@ -150,16 +151,6 @@ def step_bytes(model: ModelConfig, demand: Demand) -> int:
         num_rows=demand.max_num_seqs,
         max_model_len=demand.max_model_len,
     )
-
-
-def weight_bytes(model: ModelConfig, demand: Demand) -> int:
-    if demand.quantization == "stored" and model.quantized_bytes is not None:
-        return model.quantized_bytes
-    if demand.quantization in ROUNDINGS:
-        tables = model.table_parameters()
-        in_layers = (model.num_parameters() - tables) * ROUNDINGS[demand.quantization].bytes_per_weight
-        return round(tables * TABLE_ROUNDING.bytes_per_weight + in_layers)
-    return model.num_parameters() * BYTES_PER_ELEMENT[demand.dtype]
 
 
 def block_bytes(model: ModelConfig, demand: Demand) -> int:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from quire.checkpoint.model_config import ModelConfig
 from quire.plan.memory import MemoryPlan
 from quire.plan.sizes import format_size
+from quire.plan.weights import weights_left_as_floats
+
+COLUMNS = 80
 
 
 def render_plan(name: str, model: ModelConfig, plan: MemoryPlan, dtype_reason: str | None) -> str:
-    """Lines for a terminal of 80 columns."""
+    """Lines for a terminal of COLUMNS."""
     demand, need = plan.demand, plan.need
     sequences = _count(demand.concurrency, "sequence")
     lines = [
@@ -26,6 +31,8 @@ def render_plan(name: str, model: ModelConfig, plan: MemoryPlan, dtype_reason: s
         f"  most sequences of {demand.max_model_len:,} tokens{' in a step' if model.is_encoder else ''}:"
         f" {plan.largest_concurrency or 'none'}",
     ]
+    for left in weights_left_as_floats(demand.quantization, model, demand.dtype):
+        lines += ["", textwrap.fill(left, COLUMNS, initial_indent="  ", subsequent_indent="  ")]
     if plan.remedy is not None:
         lines += ["", f"  To make it fit, {plan.remedy}."]
     return "\n".join(lines)

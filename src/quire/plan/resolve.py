@@ -20,7 +20,6 @@ from quire.plan.backend import (
     choose_packed_cache,
     choose_quantization,
     runs_native,
-    weights_left_as_floats,
     what_given_sizes_cost,
 )
 from quire.plan.dtype import ResolvedDType, choose_dtype
@@ -38,6 +37,7 @@ from quire.plan.memory import (
 )
 from quire.plan.resolved_config import ResolvedConfig
 from quire.plan.sizes import format_size
+from quire.plan.weights import weights_left_as_floats
 
 TYPICAL_SEQUENCE_TOKENS = 512
 """The KV cache is made for max_num_seqs sequences of this length, prompt and output of a usual chat turn, ..."""

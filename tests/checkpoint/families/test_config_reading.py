@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,32 @@ def test_llama3_rope_falls_back_to_the_context_length() -> None:
     )
 
 
+def test_the_original_context_of_llama3_rope_may_stand_outside() -> None:
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    for within in ({}, {"original_max_position_embeddings": 64}):
+        rope = read(LLAMA, rope_scaling=scaling | within, original_max_position_embeddings=32).layers[0].rope
+        assert rope is not None
+        assert isinstance(rope.scaling, Llama3RopeScaling)
+        assert rope.scaling.original_max_position == 32
+
+
+@pytest.mark.parametrize("empty", [{}, None])
+def test_an_empty_rope_scaling_is_none(empty: object) -> None:
+    linear = {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0}
+    rope = read(LLAMA, rope_scaling=empty, rope_parameters=linear).layers[0].rope
+    assert rope is not None
+    assert (rope.theta, rope.scaling) == (5e5, LinearRopeScaling(factor=2.0))
+    full = read(GEMMA3, rope_scaling=empty, rope_parameters={"full_attention": linear}).layers[5].rope
+    assert full == replace(rope, rotary_dim=16)
+
+
+def test_interpolated_positions_reach_further() -> None:
+    linear = {"type": "linear", "factor": 4.0}
+    assert read(LLAMA, rope_scaling=linear).max_position == 8192
+    assert read(LLAMA, rope_scaling=linear | {"type": "default"}).max_position == 2048
+    assert read(GEMMA3, rope_scaling=linear).max_position == 2048, "there it is counted already"
+
+
 @pytest.mark.parametrize(
     "spelling",
     [
@@ -111,6 +138,7 @@ def test_qwen2_slides_only_when_told_to() -> None:
     assert windows(read(QWEN2, sliding_window=16, max_window_layers=1)) == [None] * 3
     told = {"use_sliding_window": True, "sliding_window": 16}
     assert windows(read(QWEN2, **told, max_window_layers=1)) == [None, 16, 16]
+    assert windows(read(QWEN2, use_sliding_window=True, max_window_layers=2)) == [None, None, 4096]
     kinds = ["sliding_attention", "full_attention", "full_attention"]
     assert windows(read(QWEN2, **told, layer_types=kinds)) == [16, None, None]
 
@@ -118,6 +146,7 @@ def test_qwen2_slides_only_when_told_to() -> None:
 def test_mistral_without_a_window() -> None:
     assert windows(read(MISTRAL, sliding_window=None)) == [None] * 3
     assert windows(read(MISTRAL, sliding_window=16)) == [16] * 3
+    assert windows(read(MISTRAL)) == [4096] * 3
 
 
 @pytest.mark.parametrize("ids", [7, [7]])
@@ -148,6 +177,8 @@ def test_model_type_stands_in_for_architectures() -> None:
         (LLAMA, {"quantization_config": {"quant_method": "gptq"}}, "quantization_config is"),
         (QWEN2, {"layer_types": ["chunked_attention"] * 3}, "layer_types is .*full_attention and sliding_attention"),
         (GEMMA3, {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
+        (LLAMA, {"is_causal": False}, "is_causal is False, and quire supports only True"),
+        (GPT2, {"is_causal": False}, "is_causal is False"),
         (OPT, {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False"),
         (GPT2, {"add_cross_attention": True}, "add_cross_attention is True"),
     ],
@@ -176,6 +207,11 @@ def test_what_quire_lacks_stops_loading(base: dict[str, Any], fields: dict[str, 
         (LLAMA, {"tie_word_embeddings": 1}, "tie_word_embeddings is 1, but it must be true or false"),
         (LLAMA, {"head_dim": 7}, "the head size is 7, and rotary positions need an even one"),
         (LLAMA, {"eos_token_id": 1000}, "the special token id 1000 is beyond the vocabulary of 1000 tokens"),
+        (
+            LLAMA,
+            {"rope_scaling": {"type": "linear", "factor": 1e300}},
+            r"max_position_embeddings is 2048, but it must be from 1 to 2147483647 when multiplied by the factor 1e\+300",
+        ),
         (LLAMA, {"rope_scaling": [1]}, "rope_scaling is .* but it must be an object"),
         (QWEN2, {"layer_types": ["full_attention"] * 2}, "layer_types is .* 3 names, one a layer"),
         (QWEN2, {"layer_types": ["sliding_attention"] * 3}, "layer_types is .*use_sliding_window is false"),

@@ -21,11 +21,11 @@ def check_model_config(config: ModelConfig, source: str) -> None:
                 f"{source}: the head size is {config.head_dim}, and rotary positions need an even one;"
                 " the config is damaged, fetch it again."
             )
-    check_token_ids(() if config.bos_token_id is None else (config.bos_token_id,), config.vocab_size, source)
-    check_token_ids(config.eos_token_ids, config.vocab_size, source)
+    _check_token_ids(() if config.bos_token_id is None else (config.bos_token_id,), config.vocab_size, source)
+    _check_token_ids(config.eos_token_ids, config.vocab_size, source)
 
 
-def check_token_ids(token_ids: Iterable[int], vocab_size: int, source: str) -> None:
+def _check_token_ids(token_ids: Iterable[int], vocab_size: int, source: str) -> None:
     """Raises CheckpointError for one that the model has no logit for."""
     for token_id in token_ids:
         if token_id >= vocab_size:

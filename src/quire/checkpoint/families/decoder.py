@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.checkpoint.families.fields import ConfigFields
+from quire.checkpoint.families.fields import LARGEST_INTEGER, ConfigFields
 from quire.checkpoint.families.rope import read_rope
-from quire.checkpoint.model_config import Activation, LayerConfig, ModelConfig, RopeConfig
+from quire.checkpoint.model_config import Activation, LayerConfig, LinearRopeScaling, ModelConfig, RopeConfig
 
 MAX_LAYERS = 4096
 ACTIVATIONS: dict[str, Activation] = {
@@ -16,6 +16,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
 }
 DTYPES = ("float32", "bfloat16", "float16")
+DEFAULT_WINDOW = 4096
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -48,7 +49,7 @@ def read_decoder(
         num_heads=num_heads,
         num_kv_heads=fields.integer("num_key_value_heads", num_heads),
         head_dim=head_dim,
-        max_position=max_position,
+        max_position=_stretched(fields, max_position, rope),
         layers=same_layers(num_layers, window=None, rope=rope),
         activation=fields.choice(activation_field, ACTIVATIONS, default_activation),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
@@ -58,6 +59,18 @@ def read_decoder(
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
     )
+
+
+def _stretched(fields: ConfigFields, max_position: int, rope: RopeConfig) -> int:
+    """max_position_embeddings is the context without position interpolation: transformers documents it so, and vLLM reads it
+    so."""
+    factor = rope.scaling.factor if isinstance(rope.scaling, LinearRopeScaling) else 1.0
+    stretched = max_position * factor
+    if not 1 <= stretched <= LARGEST_INTEGER:
+        raise fields.damaged(
+            "max_position_embeddings", f"from 1 to {LARGEST_INTEGER} when multiplied by the factor {factor}"
+        )
+    return int(stretched)
 
 
 def split_heads(fields: ConfigFields, name: str, hidden_size: int, num_heads: int) -> int:
@@ -75,6 +88,11 @@ def read_dtype(fields: ConfigFields) -> str:
 
 def same_layers(num_layers: int, *, window: int | None, rope: RopeConfig | None) -> tuple[LayerConfig, ...]:
     return (LayerConfig(window=window, rope=rope),) * num_layers
+
+
+def read_window(fields: ConfigFields) -> int | None:
+    """A config without the field has transformers' default; only null says that there is none."""
+    return None if fields.is_null("sliding_window") else fields.integer("sliding_window", DEFAULT_WINDOW)
 
 
 def read_layer_types(fields: ConfigFields, num_layers: int) -> list[str] | None:

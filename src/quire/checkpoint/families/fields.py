@@ -1,4 +1,4 @@
-"""Typed reading of config.json and GGUF metadata. A field that is null counts as absent."""
+"""Typed reading of config.json and GGUF metadata. A field that is null counts as absent, but where `is_null` asks."""
 
 from __future__ import annotations
 
@@ -81,6 +81,12 @@ class ConfigFields:
             raise self.damaged(name, "a list of strings")
         return value
 
+    def integers(self, name: str) -> list[int] | None:
+        value = self._get(name)
+        if value is not None and not (isinstance(value, list) and {int}.issuperset(map(type, value))):
+            raise self.damaged(name, "a list of whole numbers")
+        return value
+
     def flags(self, name: str) -> list[bool] | None:
         """None where the field is not a list."""
         value = self._get(name)
@@ -116,15 +122,19 @@ class ConfigFields:
             raise self.unsupported(name, "only checkpoints without it")
 
     def section(self, name: str) -> ConfigFields | None:
-        """A nested object."""
+        """A nested object; an empty one counts as absent."""
         value = self._get(name)
-        if value is None:
+        if value is None or value == {}:
             return None
         if not isinstance(value, Mapping):
             raise self.damaged(name, "an object")
         # Nested fields are named in messages as rope_scaling.factor.
         nested = {f"{self._prefix}{name}.{key}": item for key, item in value.items()}
         return ConfigFields(nested, self.source, f"{self._prefix}{name}.")
+
+    def is_null(self, name: str) -> bool:
+        """Whether it is there and says that there is none, where its absence says something else."""
+        return self._prefix + name in self._values and self._get(name) is None
 
     def names(self, prefix: str) -> list[str]:
         """The fields that start so."""

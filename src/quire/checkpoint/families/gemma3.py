@@ -32,6 +32,8 @@ def read(fields: ConfigFields) -> ModelConfig:
         activation_field="hidden_activation",
         default_activation="gelu_pytorch_tanh",
     )
+    # Gemma's own number counts position interpolation already.
+    config = replace(config, max_position=fields.integer("max_position_embeddings"))
     pattern = fields.integer("sliding_window_pattern", PATTERN)
     kinds = read_layer_types(fields, config.num_layers) or _kinds(config.num_layers, pattern)
     window = fields.integer("sliding_window", 4096) if SLIDING in kinds else None

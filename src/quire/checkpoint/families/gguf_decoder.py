@@ -59,6 +59,7 @@ def read_gguf_decoder(
         bos_token_id=header.bos_token_id(),
         eos_token_ids=header.eos_token_ids(),
         quantized_bytes=header.quantized_bytes(),
+        num_float_values=header.num_float_values(),
         codeless=header.codeless(),
     )
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from quire.checkpoint.families.fields import ConfigFields
+from quire.checkpoint.families.gguf_ends import read_end_token_ids
 from quire.checkpoint.gguf import GGUFTensor
 from quire.checkpoint.gguf.block_codes import CODE_TYPES, CodeType
 from quire.checkpoint.model_config import CodelessTensors
 from quire.errors import CheckpointError
 
-FILE_TYPE_DTYPES = {0: "float32", 1: "float16", 32: "bfloat16"}
-"""general.file_type of the files that are not quantized."""
+DTYPES = {"F16": "float16", "BF16": "bfloat16"}
+"""By the type of a tensor; all others are taken for float32."""
 ROPE_DIVISORS = "rope_freqs.weight"
 
 
@@ -27,7 +28,7 @@ class GGUFHeader:
         self.source = source
         self.architecture = architecture
         self.fields = ConfigFields(metadata, source, f"{architecture}.")
-        self._general = ConfigFields(metadata, source)
+        self._tokenizer = ConfigFields(metadata, source, "tokenizer.ggml.")
         self._tensors = tensors
 
     def has(self, tensor: str) -> bool:
@@ -45,16 +46,28 @@ class GGUFHeader:
         return not self.has("output.weight")
 
     def dtype(self) -> str:
-        return FILE_TYPE_DTYPES.get(self._file_type(), "float32")
+        """That of most values: general.file_type says it too, but not in all files."""
+        num_values: Counter[str] = Counter()
+        for tensor in self._tensors.values():
+            num_values[tensor.type.name] += math.prod(tensor.shape)
+        ((most, _),) = num_values.most_common(1)
+        return DTYPES.get(most, "float32")
 
     def quantized_bytes(self) -> int | None:
-        """Bytes of all tensors kept in few bits; None where the file is not quantized."""
-        if self._file_type() in FILE_TYPE_DTYPES:
-            return None
-        return sum(_bytes_kept(tensor) for tensor in self._tensors.values())
+        """Bytes of the tensors whose codes are kept; None where there is none."""
+        kept = [
+            round(math.prod(tensor.shape) * codes.bytes_per_value)
+            for tensor in self._tensors.values()
+            if (codes := _codes(tensor)) is not None
+        ]
+        return sum(kept) if kept else None
+
+    def num_float_values(self) -> int:
+        """Values of all other tensors."""
+        return sum(math.prod(tensor.shape) for tensor in self._tensors.values() if _codes(tensor) is None)
 
     def codeless(self) -> tuple[CodelessTensors, ...]:
-        """What `quantized_bytes` counts as floats though it is stored in few bits."""
+        """What `num_float_values` counts though it is stored in few bits."""
         by_type: defaultdict[str, list[GGUFTensor]] = defaultdict(list)
         for tensor in self._tensors.values():
             if tensor.type.num_values > 1 and _codes(tensor) is None:
@@ -70,22 +83,10 @@ class GGUFHeader:
         )
 
     def bos_token_id(self) -> int | None:
-        return self._general.optional_integer("tokenizer.ggml.bos_token_id", minimum=0)
+        return self._tokenizer.optional_integer("bos_token_id", minimum=0)
 
     def eos_token_ids(self) -> tuple[int, ...]:
-        """The end of a text and, where it is another token, the end of a turn."""
-        ids = (self._general.optional_integer(f"tokenizer.ggml.{kind}_token_id", minimum=0) for kind in ("eos", "eot"))
-        return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
-
-    def _file_type(self) -> int:
-        """Files without the key are taken for quantized: most are."""
-        return self._general.integer("general.file_type", 2, minimum=0)
-
-
-def _bytes_kept(tensor: GGUFTensor) -> int:
-    """What is not stored in codes becomes floats, of four bytes at most."""
-    codes = _codes(tensor)
-    return round(math.prod(tensor.shape) * (4 if codes is None else codes.bytes_per_value))
+        return read_end_token_ids(self._tokenizer, self.vocab_size())
 
 
 def _codes(tensor: GGUFTensor) -> CodeType | None:

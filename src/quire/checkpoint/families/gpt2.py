@@ -80,6 +80,7 @@ def read_gguf(header: GGUFHeader) -> ModelConfig:
         gated_mlp=False,
         torch_dtype=header.dtype(),
         quantized_bytes=header.quantized_bytes(),
+        num_float_values=header.num_float_values(),
         codeless=header.codeless(),
         bos_token_id=header.bos_token_id(),
         eos_token_ids=header.eos_token_ids(),

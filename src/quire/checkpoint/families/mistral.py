@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.checkpoint.families.decoder import FULL, SLIDING, read_decoder, read_layer_types
+from quire.checkpoint.families.decoder import FULL, SLIDING, read_decoder, read_layer_types, read_window
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.model_config import ModelConfig
 
@@ -13,7 +13,7 @@ ARCHITECTURE = "MistralForCausalLM"
 
 def read(fields: ConfigFields) -> ModelConfig:
     config = read_decoder(fields, "mistral", ARCHITECTURE)
-    window = fields.optional_integer("sliding_window")
+    window = read_window(fields)
     kinds = read_layer_types(fields, config.num_layers) or [SLIDING if window else FULL] * config.num_layers
     if set(kinds) != {SLIDING if window else FULL}:
         raise fields.unsupported(

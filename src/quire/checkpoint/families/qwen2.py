@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.checkpoint.families.decoder import FULL, SLIDING, read_decoder, read_layer_types
+from quire.checkpoint.families.decoder import FULL, SLIDING, read_decoder, read_layer_types, read_window
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.families.gguf_decoder import read_gguf_decoder
 from quire.checkpoint.families.gguf_header import GGUFHeader
@@ -21,7 +21,7 @@ def read(fields: ConfigFields) -> ModelConfig:
 
 def read_windowed_layers(fields: ConfigFields, config: ModelConfig) -> tuple[LayerConfig, ...]:
     """Without `layer_types`, the layers from `max_window_layers` on slide, and only if `use_sliding_window` is true."""
-    window = fields.optional_integer("sliding_window") if fields.flag("use_sliding_window", False) else None
+    window = read_window(fields) if fields.flag("use_sliding_window", False) else None
     kinds = read_layer_types(fields, config.num_layers)
     if kinds is None:
         first = config.num_layers if window is None else fields.integer("max_window_layers", minimum=0)

@@ -52,6 +52,8 @@ def read_config(config_json: Mapping[str, Any], source: str) -> ModelConfig:
     family = _find_family(fields)
     fields.must_be_absent("quantization_config")
     config = family.read(fields)
+    if not config.is_encoder:
+        fields.must_be("is_causal", True)
     check_model_config(config, source)
     return config
 
@@ -61,7 +63,9 @@ def read_gguf_config(metadata: Mapping[str, Any], tensors: Mapping[str, GGUFTens
     general = ConfigFields(metadata, source)
     readers = {name: family.read_gguf for name, family in FAMILIES.items() if family.read_gguf is not None}
     name = general.choice("general.architecture", {name: name for name in readers})
-    config = readers[name](GGUFHeader(metadata, tensors, source, name))
+    header = GGUFHeader(metadata, tensors, source, name)
+    header.fields.must_be("attention.causal", True)
+    config = readers[name](header)
     check_model_config(config, source)
     return config
 

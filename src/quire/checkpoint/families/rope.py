@@ -14,8 +14,9 @@ DEFAULT_THETA = 10_000.0
 def read_rope(fields: ConfigFields, *, head_dim: int, max_position: int) -> RopeConfig:
     """The one rotary embedding that all layers use."""
     parameters = fields.section("rope_parameters")
-    # The older spelling wins where a file has both, as in transformers.
+    # The older spelling wins where a file has both, and over either the field outside of them, as in transformers.
     scaling = fields.section("rope_scaling") or parameters
+    original = fields.optional_integer("original_max_position_embeddings")
     theta = None
     for section in (scaling, parameters, fields):
         if theta is None and section is not None:
@@ -23,12 +24,15 @@ def read_rope(fields: ConfigFields, *, head_dim: int, max_position: int) -> Rope
     return RopeConfig(
         theta=theta or DEFAULT_THETA,
         rotary_dim=head_dim,
-        scaling=None if scaling is None else read_rope_scaling(scaling, max_position),
+        scaling=None if scaling is None else read_rope_scaling(scaling, max_position, original),
     )
 
 
-def read_rope_scaling(fields: ConfigFields, max_position: int) -> RopeScaling | None:
-    """`fields` are those of rope_scaling, or of rope_parameters (of one layer type)."""
+def read_rope_scaling(
+    fields: ConfigFields, max_position: int, original_max_position: int | None = None
+) -> RopeScaling | None:
+    """`fields` are those of rope_scaling, or of rope_parameters (of one layer type); `original_max_position`, if it is
+    known, wins over theirs."""
     fields.must_be("partial_rotary_factor", 1.0)
     name = "type" if fields.text("rope_type") is None else "rope_type"
     kind = fields.choice(name, {"default": "default", "linear": "linear", "llama3": "llama3"}, "default")
@@ -39,7 +43,8 @@ def read_rope_scaling(fields: ConfigFields, max_position: int) -> RopeScaling | 
             factor=fields.number("factor"),
             low_freq_factor=fields.number("low_freq_factor"),
             high_freq_factor=fields.number("high_freq_factor"),
-            original_max_position=fields.integer("original_max_position_embeddings", max_position),
+            original_max_position=original_max_position
+            or fields.integer("original_max_position_embeddings", max_position),
         )
         if scaling.high_freq_factor <= scaling.low_freq_factor:
             raise fields.damaged("high_freq_factor", f"above low_freq_factor, which is {scaling.low_freq_factor}")
