@@ -28,7 +28,9 @@ from tests.checkpoint.gguf_builder import (
 
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf.cursor import MAX_TABLE_BYTES
-from quire.checkpoint.gguf.metadata import ENTRIES_OF_AN_ARRAY, MAX_ARRAY_ENTRIES
+from quire.checkpoint.gguf.metadata import ENTRIES_OF_AN_ARRAY, MAX_ARRAY_ENTRIES, MIN_PAIR_BYTES
+from quire.checkpoint.gguf.reader import MAX_TABLE_ENTRIES
+from quire.checkpoint.gguf.tensor_table import MIN_ENTRY_BYTES
 from quire.errors import CheckpointError, UnsupportedModelError
 
 DATA = bytes(64)
@@ -162,8 +164,18 @@ def sparse_array(value_type: int, count: int) -> bytes:
             MAX_TABLE_BYTES,
             "'k' has a string of 134,217,728 bytes",
         ),
+        (
+            gguf_bytes(num_pairs=MAX_TABLE_ENTRIES + 1, alignment=1),
+            MIN_PAIR_BYTES * (MAX_TABLE_ENTRIES + 1),
+            "announces 65,537 metadata entries, where a file may have 65,536",
+        ),
+        (
+            gguf_bytes(num_tensors=MAX_TABLE_ENTRIES + 1, alignment=1),
+            MIN_ENTRY_BYTES * (MAX_TABLE_ENTRIES + 1),
+            "announces 65,537 tensors, where a file may have 65,536",
+        ),
     ],
-    ids=["numbers", "strings", "arrays", "string", "string in an array"],
+    ids=["numbers", "strings", "arrays", "string", "string in an array", "metadata entries", "tensors"],
 )
 def test_a_sparse_file_costs_no_more_than_it_takes_on_disk(
     tables: bytes, num_bytes: int, message: str, tmp_path: Path

@@ -122,6 +122,42 @@ def test_offline_with_nothing_cached_says_what_to_do(hub: Hub, tmp_path: Path) -
     assert f"hf download {REPOSITORY} --revision main" in error["message"]
 
 
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """What `hf download` leaves of a whole model: nothing says which files the repository lacks."""
+    cached = tmp_path / "hub" / "models--org--model"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text(OLD)
+    snapshot = cached / "snapshots" / OLD
+    snapshot.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json"):
+        (snapshot / name).write_text("{}")
+    (snapshot / "model.safetensors").touch()
+    return snapshot
+
+
+def test_offline_what_another_program_cached_is_whole(hub: Hub, tmp_path: Path, snapshot: Path) -> None:
+    model = resolve(REPOSITORY, hub, tmp_path, offline=True)
+    assert model == {"name": REPOSITORY, "directory": str(snapshot), "weights": ["model.safetensors"]}
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_offline_what_a_model_cannot_do_without_is_named(hub: Hub, tmp_path: Path, snapshot: Path, name: str) -> None:
+    (snapshot / name).unlink()
+    error = resolve(REPOSITORY, hub, tmp_path, offline=True)
+    assert error["error"] == "DownloadError"
+    assert f"{name} of {REPOSITORY}@" in error["message"]
+    assert f"hf download {REPOSITORY}" in error["message"]
+
+
+def test_without_offline_mode_a_hub_out_of_reach_may_have_more(hub: Hub, tmp_path: Path, snapshot: Path) -> None:
+    hub.url = "http://127.0.0.1:9"
+    error = resolve(REPOSITORY, hub, tmp_path)
+    assert error["error"] == "DownloadError"
+    assert "HF_HUB_OFFLINE=1" in error["message"]
+
+
 def test_an_error_without_words_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ConnectionResetError

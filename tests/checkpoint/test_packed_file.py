@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +78,36 @@ def test_a_discarded_file_leaves_nothing_and_abandoned_ones_go(tmp_path: Path) -
     (tmp_path / "b-y.part").write_bytes(b"still written by another process")
     PackedFileWriter(tmp_path / "a.packed", "key").discard()
     assert [path.name for path in tmp_path.iterdir()] == ["b-y.part"]
+
+
+def test_on_a_full_disk_a_discarded_file_leaves_nothing(tmp_path: Path) -> None:
+    """What a write left in the buffer is refused once more when the file is closed."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = PackedFileWriter(tmp_path / "a.packed", "key")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            writer.add("name", None, [some_bytes(5000)] * 3)
+        writer.discard()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_removed_stays_and_hinders_nothing(tmp_path: Path) -> None:
+    """As another user's unfinished file; a folder in its place is refused even to root, who runs the tests too."""
+    (tmp_path / "a-x.part").mkdir()
+    os.utime(tmp_path / "a-x.part", (0, 0))
+    PackedFileWriter(tmp_path / "a.packed", "key").commit()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-x.part", "a.packed"]
+
+
+def test_a_folder_that_cannot_be_swept_gets_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as unlisted:
+        unlisted.setattr(Path, "glob", refuse)
+        with pytest.raises(PermissionError):
+            PackedFileWriter(tmp_path / "a.packed", "key")
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,15 @@ def test_damaged_modules_are_named(content: str, tmp_path: Path) -> None:
 def test_modules_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "modules.json").mkdir()
     with pytest.raises(CheckpointError, match=r"modules\.json could not be read: Is a directory"):
+        read_pooling(tmp_path, DEFAULT)
+
+
+@pytest.mark.parametrize("name", ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"])
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    save_sentence_transformer(tmp_path, mode="mean_tokens", normalize=True, max_tokens=128)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CheckpointError, match=rf"{name} could not be read.*: it is a pipe .*fetch the file again"):
         read_pooling(tmp_path, DEFAULT)
 
 

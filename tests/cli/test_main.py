@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -159,13 +161,12 @@ def test_a_folder_for_temporary_files_of_too_long_a_path_is_one_line(tmp_path: P
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", None])
+@pytest.mark.parametrize("make", [lambda path: path.write_bytes(b"\xff\xfe"), os.mkfifo, lambda path: None])
 def test_a_chat_template_that_cannot_be_read_is_one_line(
-    quire: RunQuire, tmp_path: Path, tiny_llama: Path, content: bytes | None
+    quire: RunQuire, tmp_path: Path, tiny_llama: Path, make: Callable[[Path], object]
 ) -> None:
     path = tmp_path / "template.jinja"
-    if content is not None:
-        path.write_bytes(content)
+    make(path)
     result = quire("serve", tiny_llama, "--port", 0, "--chat-template", path)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1

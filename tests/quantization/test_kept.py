@@ -5,18 +5,22 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import quire
 from quire import LLM, SamplingParams
 from quire.attention.select import select_backend
 from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from quire.checkpoint.packed_file import END
 from quire.core.native import has_native_module
 from quire.core.quantization import Rounding
 from quire.kernels.dtype import DType
@@ -221,6 +225,31 @@ def test_nothing_to_write_to_is_no_error(cache: Path, tiny_llama: Path, caplog: 
     cache.parent.write_text("a file where the folder should be")
     assert logprobs(tiny_llama) == logprobs(tiny_llama, packed_cache="off")
     assert "could not be kept" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["within a weight", "at a weight's last byte", "within the index"])
+def test_a_full_disk_is_no_error(place: str, cache: Path, tiny_llama: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At a last byte that is left in the buffer, which is to be written when the file is closed too."""
+    fresh = logprobs(tiny_llama)
+    content = only_file(cache).read_bytes()
+    only_file(cache).unlink()
+    index = msgspec.json.decode(content[-END.size - END.unpack(content[-END.size :])[0] : -END.size])
+    block = max(
+        (block for entry in index["entries"].values() for block in entry["blocks"]), key=itemgetter("num_bytes")
+    )
+    room = {
+        "within a weight": block["offset"] + block["num_bytes"] // 3,
+        "at a weight's last byte": block["offset"] + block["num_bytes"] - 1,
+        "within the index": len(content) - 100,
+    }
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room[place], limits[1]))
+    try:
+        assert logprobs(tiny_llama) == fresh
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "could not be kept" in caplog.text
+    assert list(cache.iterdir()) == []
 
 
 def test_a_start_that_fails_keeps_nothing(cache: Path, tiny_llama: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download, try_to_load_from_cache
+from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -66,12 +66,12 @@ def fetch_repository(repository: Repository, *, with_weights: bool) -> Path:
     directory = config.parent
     pinned = Repository(repository.id, directory.name)
     for name in SMALL_FILES:
-        _fetch(pinned, name)
-    modules = _fetch(pinned, MODULES_FILE)
+        _fetch(pinned, name, optional=True)
+    modules = _fetch(pinned, MODULES_FILE, optional=True)
     for name in [] if modules is None else files_of_modules(modules):
-        _fetch(pinned, name)
+        _fetch(pinned, name, optional=True)
     if with_weights:
-        index = _fetch(pinned, INDEX_FILE)
+        index = _fetch(pinned, INDEX_FILE, optional=True)
         for name in [SINGLE_FILE] if index is None else shard_names(index):
             if _fetch(pinned, name) is None:
                 raise ModelNotFoundError(
@@ -81,8 +81,12 @@ def fetch_repository(repository: Repository, *, with_weights: bool) -> Path:
     return directory
 
 
-def _fetch(repository: Repository, name: str) -> Path | None:
-    """The local path of one file; None if the repository has no such file."""
+def _fetch(repository: Repository, name: str, *, optional: bool = False) -> Path | None:
+    """The local path of one file; None if the repository has no such file.
+
+    In offline mode an `optional` one that is not in the cache counts as one that the repository lacks: other programs
+    fill the cache too, and leave no word of what there is none of.
+    """
     cached = try_to_load_from_cache(repository.id, name, revision=repository.revision)
     is_commit = re.fullmatch(r"[0-9a-f]{40}", repository.revision) is not None
     if is_commit and cached is not None:
@@ -94,10 +98,12 @@ def _fetch(repository: Repository, name: str) -> Path | None:
             )
         )
     except LocalEntryNotFoundError as error:
+        if optional and constants.HF_HUB_OFFLINE:
+            return None
         raise DownloadError(
             f"{name} of {repository} is not in the cache and the hub could not be reached; run"
             f" `hf download {repository.id} --revision {repository.revision} --local-dir DIR` where there is a network"
-            " and give DIR as the model."
+            " and give DIR as the model; HF_HUB_OFFLINE=1 does without files that a model may lack."
         ) from error
     except EntryNotFoundError:
         return None

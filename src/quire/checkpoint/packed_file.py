@@ -120,7 +120,7 @@ class PackedFile:
 
 
 class PackedFileWriter:
-    """Writes beside `path`; `commit` puts it there, `discard` leaves nothing. All methods raise OSError."""
+    """Writes beside `path`; `commit` puts it there, `discard` leaves nothing. All but `discard` raise OSError."""
 
     def __init__(self, path: Path, key: str) -> None:
         self._path = path
@@ -130,7 +130,11 @@ class PackedFileWriter:
         self._file = tempfile.NamedTemporaryFile(  # noqa: SIM115  (closed by commit and discard)
             dir=path.parent, prefix=f"{path.stem}-", suffix=UNFINISHED, delete=False
         )
-        _remove_abandoned(Path(self._file.name))
+        try:
+            _remove_abandoned(Path(self._file.name))
+        except BaseException:
+            self.discard()
+            raise
 
     def add(self, name: str, description: Any, blocks: Sequence[Bytes]) -> None:
         written = []
@@ -150,8 +154,10 @@ class PackedFileWriter:
         return num_bytes
 
     def discard(self) -> None:
-        self._file.close()
-        Path(self._file.name).unlink(missing_ok=True)
+        with suppress(OSError):  # It writes what is left, which a full disk refuses again; closed it is all the same.
+            self._file.close()
+        with suppress(OSError):
+            Path(self._file.name).unlink(missing_ok=True)
 
 
 def checksum(memory: Bytes) -> int:
@@ -175,6 +181,6 @@ def _remove_abandoned(newest: Path) -> None:
     """What lay unfinished beside a new file for long before that was made, by the file system's own clock."""
     made = newest.stat().st_mtime
     for path in newest.parent.glob(f"*{UNFINISHED}"):
-        with suppress(FileNotFoundError):  # renamed meanwhile
+        with suppress(OSError):  # renamed meanwhile, or another user's
             if made - path.stat().st_mtime > ABANDONED_AFTER_S:
                 path.unlink()

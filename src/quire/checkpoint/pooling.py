@@ -13,6 +13,7 @@ import msgspec
 
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.model_config import PoolingConfig, PoolingKind
+from quire.checkpoint.small_file import MAX_SETTINGS_BYTES, read_small_file
 from quire.checkpoint.tokenizer_files import read_json
 from quire.errors import CheckpointError, UnsupportedModelError, in_words
 
@@ -62,7 +63,7 @@ def files_of_modules(modules_file: Path) -> list[str]:
 
 def _read_modules(path: Path) -> list[_Module]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[_Module])
+        return msgspec.json.decode(read_small_file(path, MAX_SETTINGS_BYTES), type=list[_Module])
     except FileNotFoundError:
         return []
     except OSError as error:

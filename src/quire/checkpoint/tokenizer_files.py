@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from quire.checkpoint.small_file import MAX_LISTING_BYTES, MAX_SETTINGS_BYTES, read_small_file, read_small_text
 from quire.checkpoint.tokenizer_json import AddedToken, byte_level_tokenizer_json, serialize
 from quire.errors import CheckpointError, in_words
 
@@ -81,7 +82,7 @@ def read_tokenizer_files(directory: Path, model_vocab_size: int, eos_token_ids: 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is no such file. Raises CheckpointError if it holds anything else."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_small_file(path, MAX_SETTINGS_BYTES))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
@@ -95,7 +96,7 @@ def _read_tokenizer_json(directory: Path) -> bytes:
     path = directory / "tokenizer.json"
     if path.exists():
         try:
-            return path.read_bytes()
+            return read_small_file(path, MAX_LISTING_BYTES)
         except OSError as error:
             raise CheckpointError(f"{path} could not be read: {in_words(error)}; fetch the file again.") from error
     if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
@@ -110,7 +111,7 @@ def _read_tokenizer_json(directory: Path) -> bytes:
 def _join_vocab_and_merges(directory: Path) -> bytes:
     """GPT-2's and OPT's older pair of files as one tokenizer.json."""
     ids = _read_ids(directory / "vocab.json")
-    lines = _read_text(directory / "merges.txt").split("\n")
+    lines = _read_text(directory / "merges.txt", MAX_LISTING_BYTES).split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
     named = set(_special_tokens(directory, read_json(directory / "tokenizer_config.json")).values())
     special = {text: ids[text] for text in named if text in ids} | _read_ids(directory / "added_tokens.json")
@@ -141,7 +142,7 @@ _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 def _read_ids(path: Path) -> dict[str, int]:
     """Id by token; empty if there is no such file."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, _TokenId])
+        return msgspec.json.decode(read_small_file(path, MAX_LISTING_BYTES), type=dict[str, _TokenId])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -159,7 +160,7 @@ def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str
     """Of the places a template may be, the newer wins: chat_template.jinja, chat_template.json, tokenizer_config.json."""
     jinja = directory / "chat_template.jinja"
     if jinja.exists():
-        return {"default": _read_text(jinja)}
+        return {"default": _read_text(jinja, MAX_SETTINGS_BYTES)}
     template = read_json(directory / "chat_template.json").get("chat_template", config.get("chat_template"))
     if isinstance(template, str):
         return {"default": template}
@@ -173,9 +174,9 @@ def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str
         ) from error
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, max_bytes: int) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_small_text(path, max_bytes)
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"{path} could not be read as UTF-8 text: {in_words(error)}; fetch the file again."

@@ -7,6 +7,7 @@ import os
 from dataclasses import fields
 from pathlib import Path
 
+from quire.checkpoint.small_file import MAX_SETTINGS_BYTES, read_small_text
 from quire.cli.config_flags import add_config_flags
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
 from quire.config import MODEL_HELP, EngineConfig, ServerConfig
@@ -51,7 +52,7 @@ def _check(config: ServerConfig) -> None:
         check_endpoint(config.otlp_endpoint)
     if config.chat_template is not None:
         try:
-            Path(config.chat_template).read_text(encoding="utf-8")
+            read_small_text(Path(config.chat_template), MAX_SETTINGS_BYTES)
         except (OSError, ValueError) as error:
             raise InvalidRequestError(
                 f"chat_template {config.chat_template!r} cannot be read ({in_words(error)}); give the path of a Jinja"

@@ -10,6 +10,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.small_file import MAX_SETTINGS_BYTES, read_small_text
 from quire.core.engine_info import EngineInfo
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.engine_addresses import EngineAddresses
@@ -68,6 +69,7 @@ class ApiService:
 def _make_state(orders: ApiOrders, connection: RemoteEngine) -> ServerState:
     config = orders.server
     model_name = config.served_model_name or orders.engine.model
+    template = config.chat_template
     return ServerState(
         config=config,
         model_name=model_name,
@@ -78,7 +80,7 @@ def _make_state(orders: ApiOrders, connection: RemoteEngine) -> ServerState:
         view=ViewHub(connection),
         tracer=make_tracer(config.otlp_endpoint),
         start_time=int(time.time()),
-        chat_template=None if config.chat_template is None else Path(config.chat_template).read_text(encoding="utf-8"),
+        chat_template=None if template is None else read_small_text(Path(template), MAX_SETTINGS_BYTES),
     )
 
 

@@ -23,6 +23,8 @@ from quire.errors import CheckpointError, UnsupportedModelError
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
+MAX_TABLE_ENTRIES = 65_536
+"""Of the tensors, and of the metadata entries, of a file; real ones have a twentieth."""
 _VALUES_AT_A_TIME = 1 << 16
 """Dequantization works on pieces whose intermediate arrays stay in the processor's cache."""
 
@@ -103,8 +105,8 @@ class GGUFFile:
     def _read_tables(self) -> tuple[dict[str, MetadataValue], dict[str, GGUFTensor]]:
         cursor = Cursor(self._file.data, str(self.path))
         _check_kind(cursor)
-        num_tensors = cursor.count("tensors", min_bytes=MIN_ENTRY_BYTES)
-        num_pairs = cursor.count("metadata entries", min_bytes=MIN_PAIR_BYTES)
+        num_tensors = _table_size(cursor, "tensors", MIN_ENTRY_BYTES)
+        num_pairs = _table_size(cursor, "metadata entries", MIN_PAIR_BYTES)
         metadata = read_metadata(cursor, num_pairs)
         num_parts = metadata.get("split.count", 1)
         if num_parts not in (0, 1):
@@ -113,6 +115,14 @@ class GGUFFile:
                 " llama-gguf-split --merge."
             )
         return metadata, read_tensor_table(cursor, num_tensors, metadata)
+
+
+def _table_size(cursor: Cursor, what: str, min_bytes: int) -> int:
+    """How many tensors or metadata entries there are, nothing being made for them yet."""
+    count = cursor.count(what, min_bytes=min_bytes)
+    if count > MAX_TABLE_ENTRIES:
+        raise cursor.damaged(f"announces {count:,} {what}, where a file may have {MAX_TABLE_ENTRIES:,}")
+    return count
 
 
 def _check_kind(cursor: Cursor) -> None:
