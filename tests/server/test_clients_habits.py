@@ -184,6 +184,7 @@ def test_every_answer_has_a_request_id(tiny_server: RunningServer) -> None:
     assert "request-id" not in chat[0]
     assert post(tiny_server, CHAT, messages=[]).headers["x-request-id"]
     assert post(tiny_server, CHAT, messages=[USER], request_id="mine").headers["x-request-id"] == "mine"
+    assert f"client_id={ids[0]}" in tiny_server.log()
     message = post(tiny_server, MESSAGES, messages=[USER]).headers
     assert message["request-id"] == message["x-request-id"]
 

@@ -23,6 +23,8 @@ from quire.server.schemas.fields import MAX_REQUEST_ID_LENGTH
 from quire.server.state import ServerState
 
 REQUEST_ID = "X-Request-Id"
+MADE_REQUEST_ID = "quire.request_id"
+"""In the scope: the id of a request that brought none, for the log."""
 ANTHROPIC_REQUEST_ID = "request-id"
 """What Anthropic's clients read."""
 PRINTABLE = frozenset(string.printable.encode()) - frozenset(string.whitespace.encode()) | {ord(" ")}
@@ -107,7 +109,8 @@ class RequestIds:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
         if given is None:
-            await self._app(scope, receive, _with_id(send, scope["path"], f"req_{uuid.uuid4().hex}", given=False))
+            scope[MADE_REQUEST_ID] = made = f"req_{uuid.uuid4().hex}"
+            await self._app(scope, receive, _with_id(send, scope["path"], made, given=False))
             return
         if len(given) > MAX_REQUEST_ID_LENGTH or not PRINTABLE.issuperset(given):
             message = (

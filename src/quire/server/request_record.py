@@ -21,7 +21,7 @@ class Origin:
     tenant: str
     """Whom fairness counts: the same, a client's word for it where no key is needed, and the user it names."""
     client_id: str | None
-    """The id the client sent along, bounded by whoever took it in."""
+    """The X-Request-Id of its answer: what the client sent along, bounded by whoever took it in, or what was made for it."""
     traceparent: str | None
     tracestate: str | None
     stream: bool

@@ -21,6 +21,7 @@ from quire.errors import EngineDeadError, InvalidRequestError, RequestTimeoutErr
 from quire.server.access import KEY_NAME, given_keys, key_name
 from quire.server.errors import NoSuchModelError, describe
 from quire.server.http_metrics import ARRIVAL_TIME
+from quire.server.protection import MADE_REQUEST_ID
 from quire.server.request_log import log_request
 from quire.server.request_record import Operation, Origin, RequestRecord
 from quire.server.schemas.sampling import GenerationFields
@@ -50,7 +51,7 @@ def origin_of(
 ) -> Origin:
     """The last two are the request's own fields. With one API key for many users `user` tells them apart.
 
-    `request_id` is the client's name for a request that has none in its headers.
+    `request_id` is the client's name for a request that has none in its headers; without either it is known by the one that was made.
     """
     route = request.scope.get("route")
     headers = request.headers
@@ -59,7 +60,7 @@ def origin_of(
         route=getattr(route, "path", "unknown"),
         client=client_of(request),
         tenant=tenant_of(request) + (f"/{user}" if user else ""),
-        client_id=headers.get("x-request-id", request_id),
+        client_id=headers.get("x-request-id") or request_id or request.scope.get(MADE_REQUEST_ID),
         traceparent=headers.get("traceparent"),
         tracestate=headers.get("tracestate"),
         stream=stream,
