@@ -244,7 +244,7 @@ class Scheduler:
             return 0
         if not self._running:
             end = min(end, self.kv.reachable_end_after(hit))
-        # A block for each running sequence stays free, or the newcomer would soon be preempted again.
+        # A block for each running sequence stays free, or the newcomer would soon be preempted again; of several KV groups one.
         if end <= start or not self.kv.admit(sequence, hit, end, headroom=len(self._running)):
             return 0
         if sequence.num_preemptions == 0:
