@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,3 +69,13 @@ def test_a_parsers_help_names_all_there_are(knob: str, names: set[str]) -> None:
     """Written out, for the registries load more than a command's help should."""
     (help_line,) = (field.metadata["help"] for field in fields(ServerConfig) if field.name == knob)
     assert {"none", *names} <= set(re.findall(r"\w+", help_line))
+
+
+def test_an_empty_name_is_no_name_of_a_model() -> None:
+    with pytest.raises(InvalidRequestError, match="served_model_name is empty; give"):
+        ServerConfig(served_model_name="")
+
+
+def test_a_path_names_a_model() -> None:
+    path: Any = Path("models") / "llama"
+    assert EngineConfig(model=path).model == str(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -87,7 +88,10 @@ MODEL_HELP = "built-in name, directory, .gguf file, or Hugging Face repo id[@rev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """What the user asked for. `None` and "auto" are resolved once, in `quire.plan.resolve`, each with its reason."""
+    """What the user asked for. `None` and "auto" are resolved once, in `quire.plan.resolve`, each with its reason.
+
+    A path given as `model` becomes its text.
+    """
 
     model: str = knob("smollm2", MODEL_HELP)
     task: Task | Literal["auto"] = knob(
@@ -157,6 +161,8 @@ class EngineConfig:
     seed: int | None = knob(None, "seed for requests that bring none (default: drawn at random)", at_least=0)
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, os.PathLike):
+            object.__setattr__(self, "model", os.fspath(self.model))
         check_whole_numbers(self)
         check_kinds(self)
         if not 0.0 < self.memory_utilization <= 1.0:
@@ -218,6 +224,12 @@ class ServerConfig:
                 "host is empty; name an address to listen on, such as 127.0.0.1, or 0.0.0.0 for every network.",
                 field="host",
                 value=self.host,
+            )
+        if self.served_model_name == "":
+            raise InvalidRequestError(
+                "served_model_name is empty; give the model a name, or leave it out.",
+                field="served_model_name",
+                value="",
             )
         if self.port > MAX_PORT:
             raise InvalidRequestError(

@@ -182,7 +182,6 @@ RAMP = ["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-e
         (["--goodput", "speed:1"], "An objective is one of"),
         (["--percentile-metrics", "ttft,x"], "--percentile-metrics takes"),
         (["--metric-percentiles", "101"], "numbers from 0 to 100"),
-        (["--extra-body", "[]"], "must be a JSON object"),
         ([*TRACE, "--sweep", "1"], "has its own times; leave out --sweep."),
         ([*TRACE, "--request-rate", "4"], "has its own times; leave out --request-rate."),
         (
@@ -203,6 +202,20 @@ RAMP = ["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-e
 def test_wrong_flags(bench: Bench, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(*flags) == (1, {})
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--sweep", "4,abc", "must be request rates such as 1,2,4, got 4,abc"),
+        ("--extra-body", "{bad", "must be a JSON object, got {bad"),
+        ("--extra-body", "[]", "must be a JSON object, got []"),
+    ],
+)
+def test_flags_that_cannot_be_read(flag: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "serve", flag, value])
+    assert f"argument {flag}: {message}" in capsys.readouterr().err
 
 
 def test_the_generator_measures_itself(quire: RunQuire, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cli.conftest import RunQuire
 
 GREEDY = ("--temperature", 0, "--max-tokens", 8)
@@ -31,6 +32,13 @@ def test_generate_reads_stdin_and_prints_json(quire: RunQuire, tiny_llama: Path)
     assert output["num_prompt_tokens"] == 6, "one token a byte"
     assert len(output["token_ids"]) <= 8
     assert output["finish_reason"] in ("stop", "length")
+
+
+@pytest.mark.parametrize("words", [[], ["a", ""]])
+def test_an_empty_prompt_is_refused_before_anything_loads(quire: RunQuire, words: list[str]) -> None:
+    result = quire("generate", *words, "--model", "no-such-model", stdin="\n")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "error: The prompt is empty; give at least one character.\n"
 
 
 def test_a_prompt_that_cannot_be_continued_is_said_so(quire: RunQuire, overflowing_llama: Path) -> None:
@@ -72,9 +80,9 @@ def test_plan_for_people(quire: RunQuire, tiny_llama: Path) -> None:
         assert word in result.stdout
 
 
-def plan(quire: RunQuire, *arguments: object) -> dict[str, Any]:
+def plan(quire: RunQuire, *arguments: object, exit_code: int = 0) -> dict[str, Any]:
     result = quire("plan", *arguments, "--json")
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == exit_code, result.stderr
     return dict(json.loads(result.stdout))
 
 
@@ -88,7 +96,7 @@ def test_plan_as_json(quire: RunQuire, tiny_llama: Path) -> None:
 
 def test_plan_names_the_one_change(quire: RunQuire, tiny_llama: Path) -> None:
     whole = plan(quire, tiny_llama, "--memory", "1TiB", "--concurrency", 100_000)
-    found = plan(quire, tiny_llama, "--memory", sum(whole["need"].values()) // 2, "--concurrency", 100_000)
+    found = plan(quire, tiny_llama, "--memory", sum(whole["need"].values()) // 2, "--concurrency", 100_000, exit_code=1)
     assert not found["fits"]
     assert "lower the concurrency" in found["remedy"]
 
@@ -96,6 +104,12 @@ def test_plan_names_the_one_change(quire: RunQuire, tiny_llama: Path) -> None:
 def test_plan_reads_no_weights(quire: RunQuire, tiny_llama: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((tiny_llama / "config.json").read_text())
     assert plan(quire, tmp_path, "--memory", "4GiB")["fits"]
+
+
+def test_plan_tells_what_it_fetches_and_what_its_exit_code_means(quire: RunQuire) -> None:
+    told = " ".join(quire("plan", "--help").stdout.split())
+    assert "A built-in model, whose config is in the file of its weights, is fetched first" in told
+    assert "exit code is 1 if the model does not fit" in told
 
 
 def test_plan_refuses_nonsense(quire: RunQuire, tiny_llama: Path) -> None:

@@ -66,6 +66,16 @@ def test_an_error_is_one_line_and_exit_code_1(quire: RunQuire) -> None:
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("flags", "told"), [([], "told\n"), (["-q"], "")])
+def test_the_hubs_warnings_are_told_once_and_not_to_who_wants_quiet(flags: list[str], told: str) -> None:
+    code = (
+        f"from quire.cli.main import main; main([*{flags!r}, 'pull', '--list']);"
+        "from huggingface_hub.utils import logging; logging.get_logger('huggingface_hub.file_download').warning('told')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stderr) == (0, told)
+
+
 @pytest.mark.parametrize("arguments", [["--debug", "plan", "no-such-model"], ["plan", "no-such-model", "--debug"]])
 def test_debug_shows_the_traceback(quire: RunQuire, arguments: list[str]) -> None:
     result = quire(*arguments)

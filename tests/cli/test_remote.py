@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import ENVIRONMENT, QUIRE, RunQuire
@@ -15,6 +17,7 @@ from tests.fake_server import FakeServer
 from tests.server.own_server import wait_for
 
 from quire.cli.main import main
+from quire.client import batch
 
 AWAY = ("--url", "http://127.0.0.1:9")
 BATCH = ("-i", "no-such-file.jsonl", "-o", "never-written.jsonl")
@@ -60,20 +63,25 @@ def test_a_turn_that_fails_is_told_and_forgotten(remote: RunQuire, server: FakeS
 
 
 @contextmanager
-def chat_on_terminal(server: FakeServer, *flags: str) -> Iterator[Terminal]:
+def on_terminal(server: FakeServer, command: str, *flags: str) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
-    words = [QUIRE, "chat", "--url", server.url, "--api-key", "secret", *flags]
+    words = [QUIRE, command, "--url", server.url, "--api-key", "secret", *flags]
     with subprocess.Popen(
         words, stdin=theirs, stdout=theirs, stderr=theirs, env={**ENVIRONMENT, "TERM": "dumb"}
-    ) as chat:
+    ) as process:
         os.close(theirs)
         try:
-            terminal = Terminal(chat, ours)
-            terminal.read_until("> ")
-            yield terminal
+            yield Terminal(process, ours)
         finally:
-            chat.kill()
+            process.kill()
             os.close(ours)
+
+
+@contextmanager
+def chat_on_terminal(server: FakeServer, *flags: str) -> Iterator[Terminal]:
+    with on_terminal(server, "chat", *flags) as terminal:
+        terminal.read_until("> ")
+        yield terminal
 
 
 def test_on_a_terminal_a_turn_that_fails_is_told_and_forgotten(server: FakeServer) -> None:
@@ -84,6 +92,8 @@ def test_on_a_terminal_a_turn_that_fails_is_told_and_forgotten(server: FakeServe
             terminal.read_until(shown)
             terminal.read_until("> ")
         assert len(server.bodies[-1]["messages"]) == 1
+        terminal.type("/what\n")
+        terminal.read_until("The commands are /clear and /exit.")
         terminal.type("/exit\n")
         assert terminal.process.wait(timeout=60) == 0
 
@@ -94,6 +104,56 @@ def test_a_completion(remote: RunQuire, server: FakeServer) -> None:
     assert "[2 tokens, " in done.stderr
     assert server.bodies[-1]["prompt"] == "Once upon"
     assert remote("complete", "-q", "-n", 1, stdin="piped\n").stdout == "piped w0\n"
+
+
+def test_who_is_to_type_the_prompt_is_told(server: FakeServer) -> None:
+    with on_terminal(server, "complete", "-n", "1") as terminal:
+        terminal.read_until("Type the prompt; Ctrl-D")
+        terminal.type("typed\n\x04")
+        terminal.read_until("typed w0")
+
+
+def test_an_empty_prompt_is_not_sent(remote: RunQuire, server: FakeServer) -> None:
+    for words in ((), ("",)):
+        done = remote("complete", *words)
+        assert done.returncode == 1
+        assert "The prompt is empty" in done.stderr
+    assert server.bodies == []
+
+
+def line(custom_id: str) -> str:
+    body = {"prompt": custom_id, "max_tokens": 1}
+    request = {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body}
+    return json.dumps(request) + "\n"
+
+
+@pytest.mark.parametrize("source", ["-", "/dev/stdin"])
+def test_a_batch_comes_through_a_pipe(remote: RunQuire, server: FakeServer, tmp_path: Path, source: str) -> None:
+    output = tmp_path / "out.jsonl"
+    server.plan = ["refuse"]
+    flags = ["-i", source, "-o", output, "--max-concurrency", 1]
+    done = remote("run-batch", *flags, stdin=line("a") + line("b") + line("c"))
+    assert done.returncode == 0, done.stderr
+    assert "2 answered, 1 failed, 0 done before." in done.stderr
+    assert "error: the first of 1 that failed: a: the server answered 400: this is refused" in done.stderr
+    assert [json.loads(record)["custom_id"] for record in output.read_text().splitlines()] == ["a", "b", "c"]
+
+
+def test_a_batch_that_lost_requests_on_its_way_has_failed(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(line("a") + line("b"))
+
+    def counted_before_it_was_cut(path: Path, done: set[str]) -> int:
+        count = batch.count_requests(path, done)
+        source.write_text(line("a"))
+        return count
+
+    monkeypatch.setattr("quire.cli.run_batch.count_requests", counted_before_it_was_cut)
+    words = ["run-batch", "-q", "-i", str(source), "-o", str(tmp_path / "out.jsonl"), "--url", server.url]
+    assert main([*words, "--api-key", "secret"]) == 1
+    assert f"1 of 2 requests were not asked, for {source} changed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -133,6 +193,9 @@ def test_what_cannot_be_sent_is_one_line(
     assert done.returncode == 1
     assert done.stderr.startswith(b"error: ")
     assert done.stderr.count(b"\n") == 1
+    decoded_strictly = errors == "strict" and b"\xff" in stdin
+    of_text = b"give it as UTF-8" if decoded_strictly else b"half of a surrogate pair"
+    assert (b"not JSON compliant" if "nan" in words else of_text) in done.stderr
     assert server.bodies == []
 
 

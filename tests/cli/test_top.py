@@ -100,8 +100,8 @@ def change(seconds: float, namespace: str = "quire") -> Change:
     return Change(*readings)
 
 
-def draw(*changes: Change) -> str:
-    console = Console(width=80, force_terminal=False)
+def draw(*changes: Change, width: int = 80) -> str:
+    console = Console(width=width, force_terminal=False)
     watch = Watch(ServerAddress("http://127.0.0.1:8000"))
     with console.capture() as capture:
         for one in changes:
@@ -118,6 +118,15 @@ def test_a_frame_shows_the_figures(namespace: str) -> None:
     ):  # fmt: skip
         assert part in text, (part, text)
     assert "TTFT 50.0 ms 58.0 ms 59.8 ms" in text, "one of 50 ms, in the bucket of 40 to 60 ms"
+
+
+@pytest.mark.parametrize("width", [76, 60, 44])
+def test_a_narrow_terminal_loses_no_figure(width: int) -> None:
+    text = draw(change(0.1), width=width)
+    assert max(map(len, text.splitlines())) == width
+    words = text.split()
+    for figure in ("3", "12", "43.0%", "75.0%", "(+1)", "10,000", "1,000", "10.0", "50.0", "58.0", "59.8"):
+        assert figure in words, (figure, text)
 
 
 def test_percentiles_are_of_what_was_observed_in_between() -> None:
@@ -199,16 +208,38 @@ def test_a_hostile_page_cannot_command_the_terminal() -> None:
     assert "[red]x" in drawn
 
 
+def watch(url: str, output: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "quire.cli.main", "top", url, "--interval", "0.1"],
+        stdin=output, stdout=output, stderr=output, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+    )  # fmt: skip
+
+
+def test_without_a_terminal_each_look_is_printed(server: MetricsServer) -> None:
+    ours, other = os.pipe()
+    with watch(server.url, other) as process, open(ours) as output:
+        os.close(other)
+        try:
+            lines = []
+            while sum("43.0%" in line for line in lines) < 2:
+                lines.append(output.readline())
+                assert lines[-1] != ""
+            process.send_signal(signal.SIGINT)
+            rest = output.read()
+            assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()
+    assert "\x1b" not in "".join(lines) + rest
+    assert "Traceback" not in rest
+
+
 class Terminal:
     """`quire top` on a terminal of its own."""
 
     def __init__(self, url: str) -> None:
         self.descriptor, other = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "quire.cli.main", "top", url, "--interval", "0.1"],
-            stdin=other, stdout=other, stderr=other, cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
-        )  # fmt: skip
+        self.process = watch(url, other)
         os.close(other)
 
     def wait_for(self, text: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,7 +23,7 @@ from tests.fake_server import FakeServer
 
 from quire.client.address import RemoteError, parse_address
 from quire.client.batch import BatchCounts, BatchRun, count_requests
-from quire.client.batch_file import BatchOutput
+from quire.client.batch_file import BatchOutput, readable_twice
 from quire.errors import InvalidRequestError, QuireError
 
 
@@ -104,6 +106,39 @@ def test_lines_that_are_no_text_or_nested_too_deeply_cost_the_others_nothing(
     counts = run(source, tmp_path / "out.jsonl", server.url)
     assert (counts.completed, counts.failed) == (2, 1)
     assert "line 1 is not JSON" in records(tmp_path / "out.jsonl")[None]["error"]["message"]  # type: ignore[index]
+
+
+def test_a_byte_order_mark_costs_no_request(server: FakeServer, tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", [request("a"), request("b")])
+    source.write_bytes(codecs.BOM_UTF8 + source.read_bytes())
+    assert run(source, tmp_path / "out.jsonl", server.url).completed == 2
+    source.write_bytes(source.read_bytes().removeprefix(codecs.BOM_UTF8))
+    assert run(source, tmp_path / "out.jsonl", server.url).earlier == 2
+
+
+def test_a_pipe_can_be_read_twice(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    lines = "".join(json.dumps(request(name)) + "\n" for name in "abc")
+    writer = threading.Thread(target=pipe.write_text, args=(lines,))
+    writer.start()
+    with readable_twice(pipe) as source:
+        assert count_requests(source, set()) == count_requests(source, set()) == 3
+    writer.join()
+    assert not source.exists()
+    with readable_twice(write(tmp_path / "in.jsonl", [])) as source:
+        assert source == tmp_path / "in.jsonl"
+    with pytest.raises(InvalidRequestError, match="cannot be read: Is a directory"), readable_twice(tmp_path):
+        pass
+
+
+def test_the_first_failure_is_kept_with_its_reason(server: FakeServer, tmp_path: Path) -> None:
+    server.plan = ["ok", "refuse", "refuse"]
+    source = write(tmp_path / "in.jsonl", [request("a"), request("b"), request("c")])
+    counts = run(source, tmp_path / "out.jsonl", server.url, max_concurrency=1)
+    assert (counts.failed, counts.first_failure) == (2, "b: the server answered 400: this is refused")
+    broken = run(write(tmp_path / "in2.jsonl", ["{"]), tmp_path / "out2.jsonl", server.url)
+    assert (broken.first_failure or "").startswith("line 1 is not JSON")
 
 
 def test_whether_all_failed_counts_earlier_runs(server: FakeServer, tmp_path: Path) -> None:

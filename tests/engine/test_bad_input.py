@@ -118,7 +118,7 @@ def test_a_text_of_megabytes_is_refused_by_its_beginning(llm: LLM, monkeypatch: 
 
     monkeypatch.setattr(Tokenizer, "encode", counted)
     message = refuse(llm, "x " * 1_000_000)
-    assert "prompt's 2000000 characters" in message
+    assert "of its 2000000 characters" in message
     assert max(lengths) <= 64 * 16
 
 
@@ -167,3 +167,14 @@ def test_token_ids_of_numpy_are_whole_numbers(llm: LLM) -> None:
 def test_beam_search_takes_its_own_parameters(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="must be BeamSearchParams"):
         llm.beam_search([[65]], GREEDY)  # type: ignore[arg-type]
+
+
+def test_what_is_no_list_of_messages(llm: LLM) -> None:
+    message = {"role": "user", "content": "hi"}
+    for messages, kind in (
+        (message, "dict"),
+        ((one for one in [message]), "generator"),
+        ([(one for one in [message])], "generator"),
+    ):
+        with pytest.raises(InvalidRequestError, match=f"A conversation is a list of messages, got {kind}"):
+            llm.chat(messages, GREEDY, use_tqdm=False)  # type: ignore[arg-type]

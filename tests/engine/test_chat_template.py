@@ -154,7 +154,7 @@ def test_which_template_is_taken() -> None:
     assert render_chat(tokenizer, hello, tools=[TOOL]) == "tools"
     assert render_chat(tokenizer, hello, chat_template="rag") == "documents"
     assert render_chat(tokenizer, hello, chat_template="{{ messages[0].content }}!") == "Hi!"
-    with pytest.raises(ChatTemplateError, match="no chat template"):
+    with pytest.raises(ChatTemplateError, match="no chat template, so it cannot chat; complete plain text instead, or"):
         render_chat(tokenizer_with(None), hello)
 
 

@@ -172,11 +172,15 @@ def test_scores_are_cosines_of_the_pairs(llm: LLM) -> None:
 
 def test_each_model_says_what_it_is_for(llm: LLM, tiny_llama: Path) -> None:
     for ask in (lambda: llm.generate("a"), lambda: llm.chat([{"role": "user", "content": "a"}])):
-        with pytest.raises(InvalidRequestError, match=r"makes embeddings and nothing else: .*/v1/embeddings"):
+        with pytest.raises(
+            InvalidRequestError, match=r"makes embeddings and nothing else: .*LLM\.embed, .*/v1/embeddings"
+        ):
             ask()
     with (
         LLM(str(tiny_llama), num_blocks=100) as decoder,
-        pytest.raises(InvalidRequestError, match=r"generates text and nothing else: .*/v1/completions"),
+        pytest.raises(
+            InvalidRequestError, match=r"generates text and nothing else: .*LLM\.generate, .*/v1/completions"
+        ),
     ):
         decoder.embed("a")
 

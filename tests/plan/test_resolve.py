@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -431,6 +432,20 @@ def test_weights_that_do_not_fit(smollm2_config: ModelConfig, machine: Machine) 
         resolve(EngineConfig(dtype="bfloat16"), smollm2_config, replace(machine, free_memory=2**27))
 
 
+def test_a_share_that_is_too_small_is_named_with_the_least_that_does(
+    smollm2_config: ModelConfig, machine: Machine
+) -> None:
+    small = replace(machine, free_memory=2**31)
+    asked = EngineConfig(memory_utilization=0.02)
+    with pytest.raises(OutOfMemoryError) as refusal:
+        resolve(asked, smollm2_config, small)
+    found = re.search(r"; raise memory_utilization to (0\.\d+), or ", str(refusal.value))
+    assert found is not None
+    assert resolve(replace(asked, memory_utilization=float(found[1])), smollm2_config, small).memory.fits
+    with pytest.raises(OutOfMemoryError, match="raise memory_utilization"):
+        resolve(replace(asked, memory_utilization=float(found[1]) - 0.01), smollm2_config, small)
+
+
 def test_what_needs_no_torch_starts_where_torch_would_not(smollm2_config: ModelConfig, machine: Machine) -> None:
     small = replace(machine, free_memory=350 * 2**20)
     config = resolve(EngineConfig(), smollm2_config, small)
@@ -460,6 +475,22 @@ def test_the_cache_leaves_a_large_machine_alone(smollm2_config: ModelConfig, mac
     assert config.kv_cache.num_blocks == 1 + 256 * 512 // 16
     few = resolve(EngineConfig(max_num_seqs=2), smollm2_config, machine)
     assert few.kv_cache.num_blocks == 1 + 2 * 8192 // 16, "never more than max_num_seqs whole contexts"
+
+
+@pytest.mark.parametrize(
+    ("max_num_seqs", "words"),
+    [
+        (256, "for 256 sequences of 512 tokens."),
+        (2, "for 2 sequences of 8192 tokens."),
+        (1, "for 1 sequence of 8192 tokens."),
+    ],
+)
+def test_the_sequences_that_decide_on_the_cache_are_named(
+    smollm2_config: ModelConfig, machine: Machine, max_num_seqs: int, words: str
+) -> None:
+    config = resolve(EngineConfig(max_num_seqs=max_num_seqs), smollm2_config, machine)
+    (reason,) = reasons_about(config, "num_blocks")
+    assert reason.endswith(words)
 
 
 def test_the_cache_takes_what_is_left_on_a_small_one(smollm2_config: ModelConfig, machine: Machine) -> None:

@@ -10,7 +10,16 @@ from quire.plan.sizes import format_size, parse_size
 
 @pytest.mark.parametrize(
     ("text", "num_bytes"),
-    [("8GiB", 8 * 2**30), ("8GB", 8 * 10**9), ("500 MB", 500 * 10**6), ("1.5gib", 3 * 2**29), ("4096", 4096)],
+    [
+        ("8GiB", 8 * 2**30),
+        ("8GB", 8 * 10**9),
+        ("500 MB", 500 * 10**6),
+        ("1.5gib", 3 * 2**29),
+        ("4096", 4096),
+        ("8G", 2**33),
+        ("512m", 2**29),
+        ("3 K", 3072),
+    ],
 )
 def test_parse(text: str, num_bytes: int) -> None:
     assert parse_size(text) == num_bytes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from quire.bench.times import Measurement
 from quire.bench.workloads import BenchRequest, Lengths, dataset_workload, parse_lengths, synthetic_workload
 from quire.cli import bench_serve, bench_startup
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
-from quire.cli.shared_flags import add_shared_flags, count
+from quire.cli.shared_flags import add_shared_flags, count, readable_file, writable_file
 from quire.core.engine_info import EngineInfo
 from quire.engine.async_llm import AsyncLLM
 from quire.engine.llm import LLM
@@ -74,11 +73,13 @@ def _add_flags(parser: argparse.ArgumentParser, *, num_prompts: int, input_len: 
         group.add_argument(
             flag, type=parse_lengths, default=default, metavar="N[:N]", help="tokens, or a range (%(default)s)"
         )
-    group.add_argument("--dataset", type=Path, metavar="FILE", help=".txt, .jsonl or .json (default: random tokens)")
+    group.add_argument(
+        "--dataset", type=readable_file, metavar="FILE", help=".txt, .jsonl or .json (default: random tokens)"
+    )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the workload (%(default)s)")
     group.add_argument("--repeats", type=count, default=3, metavar="N", help="timed runs (%(default)s)")
-    group.add_argument("--output", type=Path, metavar="FILE", help="write the result as JSON")
-    group.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (.png)")
+    group.add_argument("--output", type=writable_file, metavar="FILE", help="write the result as JSON")
+    group.add_argument("--plot", type=writable_file, metavar="FILE", help="write a picture (.png)")
     add_engine_flags(parser, ENGINE_FLAGS)
 
 

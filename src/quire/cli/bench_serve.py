@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import math
-from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -26,7 +26,7 @@ from quire.bench.serve.traffic import Traffic
 from quire.bench.times import METRICS
 from quire.bench.workloads import parse_lengths
 from quire.cli.server_flags import add_server_flags, server_address
-from quire.cli.shared_flags import add_shared_flags, count, seconds
+from quire.cli.shared_flags import add_shared_flags, count, readable_file, seconds, writable_file
 from quire.errors import InvalidRequestError, QuireError
 from quire.plan.machine import read_machine
 
@@ -61,14 +61,19 @@ def _add_request_flags(group: argparse._ArgumentGroup) -> None:
         default=True,
         help="outputs of exactly the wanted length; servers other than quire's and vLLM's may refuse it",
     )
-    group.add_argument("--extra-body", type=json.loads, default={}, metavar="JSON", help="more fields of each request")
+    group.add_argument(
+        "--extra-body", type=_parse_fields, default={}, metavar="JSON", help="more fields of each request"
+    )
     group.add_argument("--timeout", type=seconds, default=600, metavar="S", help="seconds for a request (%(default)s)")
 
 
 def _add_dataset_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dataset-name", choices=tuple(DATASETS), default="random", help="(%(default)s)")
     group.add_argument(
-        "--dataset-path", type=Path, metavar="FILE", help="sonnet: any .txt; sharegpt, custom: .json, .jsonl; trace"
+        "--dataset-path",
+        type=readable_file,
+        metavar="FILE",
+        help="sonnet: any .txt; sharegpt, custom: .json, .jsonl; trace",
     )
     group.add_argument("--num-prompts", "--limit", type=count, default=100, metavar="N", help="requests (%(default)s)")
     group.add_argument("--input-len", type=parse_lengths, default="128:512", metavar="N[:N]", help="(%(default)s)")
@@ -103,14 +108,27 @@ def _add_report_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--percentile-metrics", default="ttft,tpot,itl,e2el", metavar="M,M", help="(%(default)s)")
     group.add_argument("--metric-percentiles", default="50,90,99", metavar="P,P", help="(%(default)s)")
     group.add_argument("--check-metrics", action="store_true", help="compare with the server's own /metrics")
-    group.add_argument("--output", type=Path, metavar="FILE", help="write the result as JSON")
+    group.add_argument("--output", type=writable_file, metavar="FILE", help="write the result as JSON")
     group.add_argument("--save-detailed", action="store_true", help="with a record of each request in --output")
-    group.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (.png)")
+    group.add_argument("--plot", type=writable_file, metavar="FILE", help="write a picture (.png)")
     group.add_argument("--measure-client", action="store_true", help="only measure what the load generator costs")
 
 
 def _parse_rates(text: str) -> list[float]:
-    return [float(word) for word in text.split(",")]
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be request rates such as 1,2,4, got {text}") from error
+
+
+def _parse_fields(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
+    return value
 
 
 def run(args: argparse.Namespace) -> None:
@@ -135,8 +153,6 @@ def _measure_client(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if not isinstance(args.extra_body, dict):
-        raise InvalidRequestError("--extra-body must be a JSON object.", field="extra_body")
     if args.plot is not None:
         check_can_plot(args.plot)
     _check_traffic(args)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
 from quire.bench.environment import collect_environment
 from quire.bench.report import write_json
 from quire.bench.startup import measure_startup, print_startup, startup_dict
-from quire.cli.shared_flags import add_shared_flags, count
+from quire.cli.shared_flags import add_shared_flags, count, writable_file
 from quire.plan.machine import read_machine
 
 EXAMPLES = """\
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared_flags(parser)
     parser.add_argument("serve_flags", nargs="*", metavar="FLAG", help="flags of `quire serve`, after --")
     parser.add_argument("--repeats", type=count, default=3, metavar="N", help="timed starts (%(default)s)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--output", type=writable_file, metavar="FILE", help="write the result as JSON")
     parser.set_defaults(run_kind=run)
 
 

@@ -1,6 +1,6 @@
 """Talk to a model, here or (--url) on a server. Ctrl-C stops an answer, /clear forgets the conversation, /exit (or Ctrl-D) leaves.
 
-Without a terminal each line of stdin is one message; the exit code is 1 if one was not answered.
+Without a terminal each line of stdin but /clear and /exit is one message; the exit code is 1 if one was not answered.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ChatSession:
         if message == "/clear":
             self._messages = list(self._system)
             tell("Conversation cleared.")
-        elif message.startswith("/"):
+        elif message.startswith("/") and self._interactive:
             tell("The commands are /clear and /exit.")
         elif message:
             self._take_turn(message)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from contextlib import aclosing
 
 from quire.cli.answer import ShownAnswer, tell
+from quire.cli.prompts import given_or_stdin
 from quire.cli.sampling_flags import add_sampling_flags, request_fields
 from quire.cli.server_flags import add_server_flags, server_address
 from quire.client.discovery import find_model
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     address = server_address(args)
     model = RemoteModel(address, find_model(address, args.model).name)
-    prompt = args.prompt if args.prompt is not None else sys.stdin.read().rstrip("\n")
+    (prompt,) = given_or_stdin([] if args.prompt is None else [args.prompt])
     answer = ShownAnswer()
     try:
         asyncio.run(_stream(model, prompt, args, answer))
@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 async def _stream(model: RemoteModel, prompt: str, args: argparse.Namespace, answer: ShownAnswer) -> None:
-    print(prompt, end="", flush=True)
     async with aclosing(model.complete(prompt, request_fields(args))) as pieces:
+        print(prompt, end="", flush=True)
         async for text, num_tokens in pieces:
             answer.append(text, num_tokens)
             print(text, end="", flush=True)

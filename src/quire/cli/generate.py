@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from quire.cli.answer import tell
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
+from quire.cli.prompts import given_or_stdin
 from quire.cli.sampling_flags import add_sampling_flags, sampling_params
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import OutputKind
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """The exit code is 1 if a prompt could not be continued."""
     params = sampling_params(args, OutputKind.FINAL_ONLY)
-    prompts = args.prompts or [sys.stdin.read().rstrip("\n")]
+    prompts = given_or_stdin(args.prompts)
     with LLM(**engine_arguments(args)) as llm:
         show_progress = not args.quiet and len(prompts) > 1
         if args.chat:

@@ -66,8 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         args, unknown = make_parser(arguments).parse_known_args(arguments)
         if unknown:
             args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        logging.basicConfig(format="%(message)s", stream=sys.stderr)
-        logging.getLogger("quire").setLevel(logging.WARNING if args.quiet else logging.INFO)
+        _set_up_logging(quiet=args.quiet)
         code = args.run(args)
         sys.stdout.flush()
     except QuireError as error:
@@ -88,6 +87,15 @@ def main(argv: list[str] | None = None) -> int:
         # What a full disk does not take of the log is lost; it must not decide on the exit code.
         _flush(sys.stderr)
     return int(code or 0)
+
+
+def _set_up_logging(*, quiet: bool) -> None:
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("quire").setLevel(logging.WARNING if quiet else logging.INFO)
+    # huggingface_hub prints its own log, and sets its level from this variable when it is imported.
+    logging.getLogger("huggingface_hub").propagate = False
+    if quiet:
+        os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
 
 def _open_closed_streams() -> None:

@@ -1,4 +1,7 @@
-"""What a model needs of memory, from its config alone: weights are neither read nor loaded."""
+"""What a model needs of memory, from its config alone: weights are neither read nor loaded.
+
+A built-in model, whose config is in the file of its weights, is fetched first. The exit code is 1 if the model does not fit.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ from quire.plan.sizes import parse_size
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", default="smollm2", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--concurrency", type=count, default=1, metavar="N", help="full-length sequences at once (1)")
-    parser.add_argument("--memory", metavar="SIZE", help="such as 8GiB (default: what the engine would take here)")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="such as 8GiB, or 8G for the same (default: what the engine would take here)"
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     add_engine_flags(
         parser,
@@ -37,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     given = engine_arguments(args)
     if args.memory and "memory_utilization" in given:
         raise InvalidRequestError(
@@ -52,3 +57,4 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({"model": config.model, **asdict(plan), "fits": plan.fits}, indent=2))
     else:
         print(render_plan(config.model, model, plan, why_dtype))
+    return int(not plan.fits)

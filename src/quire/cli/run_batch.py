@@ -1,7 +1,7 @@
 """Answer a file of requests (OpenAI's batch format), one record a line.
 
 A run that was stopped or killed is taken up by the same command: requests that have a record are not asked again.
-The exit code is 1 if no request was answered, in this run or an earlier one.
+The exit code is 1 if no request was answered, in this run or an earlier one, or if not all were asked.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from quire.cli.answer import tell
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_flag_words
 from quire.cli.server_flags import add_server_flags, check_who_computes, server_address
 from quire.cli.shared_flags import count, seconds
 from quire.client.address import ServerAddress
 from quire.client.batch import BatchCounts, BatchRun, count_requests
-from quire.client.batch_file import BatchOutput
+from quire.client.batch_file import BatchOutput, readable_twice
 from quire.client.server_process import ServerProcess
+from quire.errors import QuireError
 
 EXAMPLES = """\
 examples:
@@ -34,7 +36,9 @@ WITHOUT_LIMITS = ("--max-client-requests", "1000000000", "--max-queued-requests"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("-i", "--input", type=Path, required=True, metavar="FILE", help="requests, JSON lines")
+    parser.add_argument(
+        "-i", "--input", type=Path, required=True, metavar="FILE", help="requests, JSON lines (-: stdin)"
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="records, appended to")
     parser.add_argument("--max-concurrency", type=count, default=64, metavar="N", help="at once (%(default)s)")
     parser.add_argument("--timeout", type=seconds, default=600, metavar="S", help="seconds for a request (%(default)s)")
@@ -48,21 +52,28 @@ def run(args: argparse.Namespace) -> int:
     check_who_computes(args, sends_model=False)
     with ExitStack() as stack:
         output = stack.enter_context(BatchOutput(args.output))
-        total = count_requests(args.input, output.done)
+        source = stack.enter_context(readable_twice(args.input))
+        total = count_requests(source, output.done)
         if len(output.done) < total:
-            counts = _run(args, output, total, stack)
+            counts = _run(args, source, output, total, stack)
         else:
             counts = BatchCounts(total, output.num_answered)
     if not args.quiet:
         print(f"{counts.completed} answered, {counts.failed} failed, {counts.earlier} done before.", file=sys.stderr)
+    if counts.first_failure is not None:
+        tell(f"error: the first of {counts.failed} that failed: {counts.first_failure}")
+    if counts.total < total:
+        raise QuireError(
+            f"{total - counts.total} of {total} requests were not asked, for {args.input} changed meanwhile; run again."
+        )
     return int(counts.all_failed)
 
 
-def _run(args: argparse.Namespace, output: BatchOutput, total: int, stack: ExitStack) -> BatchCounts:
+def _run(args: argparse.Namespace, source: Path, output: BatchOutput, total: int, stack: ExitStack) -> BatchCounts:
     try:
         address = server_address(args) if args.url is not None else _own_server(args, stack)
         with tqdm(total=total, initial=len(output.done), disable=args.quiet, unit="req") as bar:
-            return asyncio.run(_ask_all(args, output, address, bar))
+            return asyncio.run(_ask_all(args, source, output, address, bar))
     except KeyboardInterrupt:
         if not args.quiet:
             print("Stopped; run again to take the batch up.", file=sys.stderr)
@@ -70,10 +81,10 @@ def _run(args: argparse.Namespace, output: BatchOutput, total: int, stack: ExitS
 
 
 async def _ask_all(
-    args: argparse.Namespace, output: BatchOutput, address: ServerAddress, bar: tqdm[None]
+    args: argparse.Namespace, source: Path, output: BatchOutput, address: ServerAddress, bar: tqdm[None]
 ) -> BatchCounts:
     run = BatchRun(
-        args.input,
+        source,
         output,
         address,
         max_concurrency=args.max_concurrency,

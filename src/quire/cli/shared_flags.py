@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
 
 def add_shared_flags(parser: argparse.ArgumentParser) -> None:
@@ -29,3 +31,20 @@ def seconds(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError(f"must be seconds above 0, got {text}")
     return value
+
+
+def readable_file(text: str) -> Path:
+    """A flag's file that is there: looked for before anything is loaded."""
+    path = Path(text)
+    if path.is_dir() or not os.access(path, os.R_OK):
+        raise argparse.ArgumentTypeError(f"must be a file that can be read, got {text}")
+    return path
+
+
+def writable_file(text: str) -> Path:
+    """A flag's file to be written once the work is done, when it would be late to find that it cannot be."""
+    path = Path(text)
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not (path.exists() or place.is_dir()) or not os.access(place, os.W_OK):
+        raise argparse.ArgumentTypeError(f"must be a file that can be written, in a folder that is there, got {text}")
+    return path

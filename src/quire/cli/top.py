@@ -1,6 +1,6 @@
 """Watch a server in the terminal: load, KV cache, tokens a second, latencies. Works with vLLM's metrics, too.
 
-Percentiles and rates are of the time between two looks. Ctrl-C ends it.
+Percentiles and rates are of the time between two looks. Ctrl-C ends it. Without a terminal each look is printed below the last.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 import httpx
 from rich.console import Console, Group, RenderableType
@@ -49,28 +51,36 @@ def run(args: argparse.Namespace) -> None:
             value=args.interval,
         )
     address = parse_address(args.url, args.api_key)
+    console, watch = Console(), Watch(address)
     with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as http:
+        first = read_metrics(http, address)
         if args.once:
-            before = read_metrics(http, address)
             time.sleep(args.interval)
-            Console().print(Watch(address).frame(Change(before, read_metrics(http, address))))
-            return
-        watch_until_stopped(http, Watch(address), args.interval)
+            console.print(watch.frame(Change(first, read_metrics(http, address))))
+        elif console.is_interactive:
+            with Live(watch.frame(Change(first, first)), console=console, screen=True, auto_refresh=False) as live:
+                watch_until_stopped(http, watch, first, args.interval, partial(live.update, refresh=True))
+        else:
+            watch_until_stopped(http, watch, first, args.interval, console.print)
 
 
-def watch_until_stopped(http: httpx.Client, watch: Watch, interval_s: float) -> None:
+def watch_until_stopped(
+    http: httpx.Client,
+    watch: Watch,
+    last: MetricsReading,
+    interval_s: float,
+    show: Callable[[RenderableType], object],
+) -> None:
     """A server that is away is waited for; what was last seen of it stays on the screen."""
-    last = read_metrics(http, watch.address)
-    with Live(watch.frame(Change(last, last)), screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(interval_s)
-            try:
-                newest = read_metrics(http, watch.address)
-            except RemoteError as error:
-                live.update(watch.lost(str(error)), refresh=True)
-                continue
-            live.update(watch.frame(Change(last, newest)), refresh=True)
-            last = newest
+    while True:
+        time.sleep(interval_s)
+        try:
+            newest = read_metrics(http, watch.address)
+        except RemoteError as error:
+            show(watch.lost(str(error)))
+            continue
+        show(watch.frame(Change(last, newest)))
+        last = newest
 
 
 class Watch:
@@ -84,22 +94,14 @@ class Watch:
     def frame(self, change: Change) -> RenderableType:
         self._speeds.append(change.rate("generation_tokens_total"))
         self._shown = Panel(
-            Group(_load(change.after), Text(), _cache(change), Text(), self._speed(change), Text(), _latencies(change)),
+            Group(_figures(change), Text(sparkline(self._speeds), style="green"), Text(), _latencies(change)),
             title=Text(f"quire top  {self.address.root}  {_printable(change.after.model)}"),
             title_align="left",
-            width=76,
         )
         return self._shown
 
     def lost(self, reason: str) -> RenderableType:
         return Group(self._shown, Text(_printable(reason), style="bold red"), Text("waiting for it ..."))
-
-    def _speed(self, change: Change) -> Group:
-        table = _columns()
-        table.add_row("prompt", f"{change.rate('prompt_tokens_total'):,.0f} tok/s", "", "")
-        generation = f"{change.rate('generation_tokens_total'):,.0f} tok/s"
-        table.add_row("generation", generation, "requests", f"{change.rate('request_success_total'):,.1f} /s")
-        return Group(table, Text(sparkline(self._speeds), style="green"))
 
 
 def sparkline(values: deque[float]) -> str:
@@ -110,27 +112,30 @@ def sparkline(values: deque[float]) -> str:
     return "".join(BARS[round(value / highest * (len(BARS) - 1))] for value in values)
 
 
-def _columns() -> Table:
+def _figures(change: Change) -> Table:
+    """Columns are as wide as what is in them; on a terminal that is narrower still, figures go on in the next line."""
     table = Table.grid(padding=(0, 2))
-    for width in (12, 24, 12, 18):
-        table.add_column(min_width=width, no_wrap=True)
+    for _ in range(4):
+        table.add_column(overflow="fold")
+    _add_load(table, change.after)
+    table.add_row()
+    _add_cache(table, change)
+    table.add_row()
+    _add_speed(table, change)
     return table
 
 
-def _load(reading: MetricsReading) -> Table:
+def _add_load(table: Table, reading: MetricsReading) -> None:
     values = reading.values
-    table = _columns()
     running, waiting = values.get("num_requests_running", 0.0), values.get("num_requests_waiting", 0.0)
     table.add_row("running", f"{running:,.0f}", "waiting", f"{waiting:,.0f}")
     if "num_requests_preempted" in values:
         table.add_row("", "", "preempted", f"{values['num_requests_preempted']:,.0f}")
-    return table
 
 
-def _cache(change: Change) -> Table:
+def _add_cache(table: Table, change: Change) -> None:
     reading = change.after
     usage = reading.values.get("kv_cache_usage_perc", 0.0) / reading.num_engines
-    table = _columns()
     style = "red" if usage > 0.95 else "green"
     bar = ProgressBar(total=1.0, completed=min(max(usage, 0.0), 1.0), width=24, complete_style=style)
     table.add_row("KV cache", bar, "used", f"{usage:.1%}")
@@ -138,14 +143,19 @@ def _cache(change: Change) -> Table:
     preemptions = reading.values.get("num_preemptions_total", 0.0)
     more = f" (+{change.increase('num_preemptions_total'):,.0f})"
     table.add_row("prefix hits", "-" if hits is None else f"{hits:.1%}", "preemptions", f"{preemptions:,.0f}{more}")
-    return table
+
+
+def _add_speed(table: Table, change: Change) -> None:
+    table.add_row("prompt", f"{change.rate('prompt_tokens_total'):,.0f} tok/s", "", "")
+    generation = f"{change.rate('generation_tokens_total'):,.0f} tok/s"
+    table.add_row("generation", generation, "requests", f"{change.rate('request_success_total'):,.1f} /s")
 
 
 def _latencies(change: Change) -> Table:
     table = Table.grid(padding=(0, 2))
-    table.add_column(min_width=12)
+    table.add_column()
     for _ in PERCENTILES:
-        table.add_column(min_width=12, justify="right")
+        table.add_column(min_width=8, justify="right")
     table.add_row("", *(f"p{percent}" for percent in PERCENTILES), style="dim")
     for label, name in LATENCIES:
         table.add_row(label, *(_seconds(change.percentile(name, percent)) for percent in PERCENTILES))

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from quire.client.address import RemoteError, ServerAddress, shorten
-from quire.client.batch_file import NOT_JSON, BatchLine, BatchOutput, is_answered, read_input
+from quire.client.batch_file import NOT_JSON, BatchLine, BatchOutput, is_answered, read_input, reason_of
 from quire.errors import InvalidRequestError, in_words
 
 RETRY_STATUS = (429, 503)
@@ -23,12 +23,13 @@ Record = dict[str, Any]
 
 @dataclass(slots=True)
 class BatchCounts:
-    """`earlier` were done by a run before, of which `earlier_answered` did not fail."""
+    """`earlier` were done by a run before, of which `earlier_answered` did not fail. `first_failure` is why a request of this run did."""
 
     earlier: int = 0
     earlier_answered: int = 0
     completed: int = 0
     failed: int = 0
+    first_failure: str | None = None
 
     @property
     def total(self) -> int:
@@ -44,7 +45,7 @@ def count_requests(path: Path, done: set[str]) -> int:
     ids = {line.record_id for line in read_input(path)}
     if strange := len(done - ids):
         raise InvalidRequestError(
-            f"The output has {strange} records of requests that {path} does not hold: it belongs to another input,"
+            f"The output has {strange} records of requests that are not in this input: it belongs to another input,"
             " or the input was changed. Name another output.",
             field="output",
         )
@@ -163,6 +164,7 @@ class BatchRun:
             self.counts.completed += 1
         else:
             self.counts.failed += 1
+            self.counts.first_failure = self.counts.first_failure or reason_of(record)
         self._on_record()
 
 

@@ -6,24 +6,29 @@ has a record is done, what has none is asked (again), and a record of another in
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import httpx
 import msgspec
 from filelock import FileLock, Timeout
 
+from quire.client.address import shorten
 from quire.errors import InvalidRequestError, QuireError, in_words
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for text that is none, and for what is nested deeper than Python goes."""
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+STDIN = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +42,44 @@ class BatchLine:
     problem: str | None = None
 
 
+@contextlib.contextmanager
+def readable_twice(path: Path) -> Iterator[Path]:
+    """An input's path, or that of a copy, which lives as long as the context: a pipe can be read once, and a batch is first counted.
+
+    "-" is stdin. Raises InvalidRequestError.
+    """
+    if path.is_file():
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as copy:
+        with _open_once(path) as pipe:
+            shutil.copyfileobj(pipe, copy)
+        copy.flush()
+        yield Path(copy.name)
+
+
+def _open_once(path: Path) -> BinaryIO:
+    try:
+        return open(0, "rb", closefd=False) if path == STDIN else path.open("rb")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidRequestError:
+    return InvalidRequestError(f"The batch {path} cannot be read: {in_words(error)}.", field="input")
+
+
 def read_input(path: Path) -> Iterator[BatchLine]:
-    """Line by line: the file may be larger than memory. Empty lines are passed over."""
+    """Line by line: the file may be larger than memory. Empty lines and a byte order mark are passed over."""
     seen: set[bytes] = set()
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
-                if raw.strip():
-                    yield parse_line(number, raw.strip(), seen)
+                line = raw.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()
+                if line:
+                    yield parse_line(number, line, seen)
     except OSError as error:
-        raise InvalidRequestError(f"The batch {path} cannot be read: {in_words(error)}.", field="input") from error
+        raise _unreadable(path, error) from error
 
 
 def parse_line(number: int, raw: bytes, seen: set[bytes]) -> BatchLine:
@@ -140,6 +173,17 @@ def is_answered(record: dict[str, Any]) -> bool:
     """Neither an error nor an HTTP status of 400 or more."""
     response = record.get("response")
     return response is not None and bool(response["status_code"] < httpx.codes.BAD_REQUEST)
+
+
+def reason_of(record: dict[str, Any]) -> str:
+    """Why a record is no answer, and whose: in the server's own sentence where it is in OpenAI's shape."""
+    name = "" if record["custom_id"] is None else f"{record['custom_id']}: "
+    if record["error"] is not None:
+        return name + str(record["error"]["message"])
+    status, body = record["response"]["status_code"], record["response"]["body"]
+    error = body.get("error") if isinstance(body, dict) else None
+    said = error.get("message") if isinstance(error, dict) else None
+    return name + f"the server answered {status}: {shorten(str(said or body))}"
 
 
 def _repair(path: Path) -> tuple[set[str], int]:

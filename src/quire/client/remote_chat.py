@@ -11,6 +11,7 @@ import httpx
 
 from quire.client.address import RemoteError, ServerAddress, shorten
 from quire.client.stream_events import EventCutter
+from quire.core.text import check_unicode
 from quire.errors import InvalidRequestError, in_words
 
 JSON = {"Content-Type": "application/json"}
@@ -30,10 +31,13 @@ class RemoteModel:
 
     def chat(self, messages: list[dict[str, str]], fields: Mapping[str, Any]) -> AsyncGenerator[tuple[str, int], None]:
         """`fields` are of /v1/chat/completions."""
+        for message in messages:
+            check_unicode(message["content"])
         return self._stream("/v1/chat/completions", {"messages": messages, **fields})
 
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncGenerator[tuple[str, int], None]:
         """`fields` are of /v1/completions."""
+        check_unicode(prompt)
         return self._stream("/v1/completions", {"prompt": prompt, **fields})
 
     async def _stream(self, path: str, fields: dict[str, Any]) -> AsyncGenerator[tuple[str, int], None]:

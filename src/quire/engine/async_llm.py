@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -37,8 +38,8 @@ class AsyncLLM:
     unless `SamplingParams.output_kind` says otherwise.
     """
 
-    def __init__(self, model: str = "smollm2", **config: Any) -> None:
-        self._connection: EngineConnection = LocalEngine(launch(EngineConfig(model=model, **config)))
+    def __init__(self, model: str | os.PathLike[str] = "smollm2", **config: Any) -> None:
+        self._connection: EngineConnection = LocalEngine(launch(EngineConfig(model=cast(str, model), **config)))
 
     @classmethod
     def over(cls, connection: EngineConnection) -> Self:

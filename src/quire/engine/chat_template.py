@@ -109,8 +109,8 @@ def _choose_template(tokenizer: Tokenizer, chat_template: str | None, has_tools:
     if "default" in templates:
         return templates["default"]
     raise ChatTemplateError(
-        "The model has no chat template, so it cannot chat; pass chat_template, or use an instruction-tuned model, or"
-        " complete plain text instead."
+        "The model has no chat template, so it cannot chat; complete plain text instead, or take an instruction-tuned"
+        " model, or give LLM.chat or `quire serve` a chat_template."
     )
 
 

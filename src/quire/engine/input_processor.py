@@ -34,8 +34,8 @@ CHARACTERS_A_TOKEN = 16
 
 WHAT_TASKS_DO: dict[Task, str] = {"generate": "generates text", "embed": "makes embeddings"}
 WHERE_TO_ASK: dict[Task, str] = {
-    "generate": "ask it for completions (/v1/completions, /v1/chat/completions)",
-    "embed": "ask it for embeddings (/v1/embeddings, /v1/score, /v1/rerank)",
+    "generate": "ask it for completions (LLM.generate, LLM.chat, /v1/completions, /v1/chat/completions)",
+    "embed": "ask it for embeddings (LLM.embed, LLM.score, /v1/embeddings, /v1/score, /v1/rerank)",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -50,9 +51,15 @@ class LLM:
     """
 
     def __init__(
-        self, model: str = "smollm2", *, max_num_batched_tokens: int = OFFLINE_BATCHED_TOKENS, **config: Any
+        self,
+        model: str | os.PathLike[str] = "smollm2",
+        *,
+        max_num_batched_tokens: int = OFFLINE_BATCHED_TOKENS,
+        **config: Any,
     ) -> None:
-        self._engine = launch(EngineConfig(model=model, max_num_batched_tokens=max_num_batched_tokens, **config))
+        self._engine = launch(
+            EngineConfig(model=cast(str, model), max_num_batched_tokens=max_num_batched_tokens, **config)
+        )
         self._turn = threading.RLock()
         """Threads that call at the same time take turns: the engine is one thread's."""
 
@@ -228,9 +235,10 @@ class LLM:
 
 
 def _as_conversations(messages: Messages | Sequence[Messages]) -> list[Messages]:
-    """One conversation is a list of message dicts, many are a list of such lists."""
-    first = messages[0] if messages else {}
-    return [cast(Messages, messages)] if isinstance(first, Mapping) else list(cast(Sequence[Messages], messages))
+    """One conversation is a list of message dicts, many are a list of such lists. What is no list is one, which its rendering refuses."""
+    if isinstance(messages, Sequence) and messages and not isinstance(messages[0], Mapping):
+        return list(cast(Sequence[Messages], messages))
+    return [cast(Messages, messages)]
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

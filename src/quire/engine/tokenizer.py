@@ -12,6 +12,7 @@ import tokenizers
 
 from quire.checkpoint.token_bytes import read_token_decoder
 from quire.checkpoint.tokenizer_files import TokenizerFiles
+from quire.core.text import check_unicode
 from quire.errors import CheckpointError, InvalidRequestError
 from quire.host.host_memory import give_back_freed_memory
 
@@ -102,7 +103,7 @@ class Tokenizer:
 
         `add_special_tokens` puts BOS in front where the model wants one, unless the text begins with it.
         """
-        _check_unicode(text)
+        check_unicode(text)
         ids = self._encode(text, add_special_tokens and self._add_bos is None)
         if add_special_tokens:
             ids = self._with_one_bos(ids)
@@ -112,7 +113,7 @@ class Tokenizer:
     def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of many texts, nothing put in front."""
         for text in texts:
-            _check_unicode(text)
+            check_unicode(text)
         with _failures_refused():
             found = [encoded.ids for encoded in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
         for ids in found:
@@ -203,17 +204,6 @@ def _failures_refused() -> Iterator[None]:
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise InvalidRequestError(f"The model's tokenizer cannot encode the text: {error}.", field="prompt") from error
-
-
-def _check_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(
-            f"The text has half of a surrogate pair at character {error.start}, which no tokenizer can encode;"
-            " decode the text properly first.",
-            field="prompt",
-        ) from error
 
 
 def utf8_decoder() -> codecs.IncrementalDecoder:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from quire.checkpoint.model_config import ModelConfig
@@ -231,12 +233,13 @@ class _Resolver:
         if self.config.num_blocks is not None:
             return self._check_given_blocks(self.config.num_blocks, room, size)
         typical_len = min(TYPICAL_SEQUENCE_TOKENS, demand.max_model_len)
-        num_full = min(MIN_FULL_SEQUENCES, demand.max_num_seqs)
         typical = replace(demand, concurrency=demand.max_num_seqs, max_model_len=typical_len)
-        full = replace(demand, concurrency=num_full)
-        wanted = max(num_kv_blocks(self.model, typical), num_kv_blocks(self.model, full))
+        full = replace(demand, concurrency=min(MIN_FULL_SEQUENCES, demand.max_num_seqs))
+        enough = max(typical, full, key=partial(num_kv_blocks, self.model))
+        wanted = num_kv_blocks(self.model, enough)
         num_blocks = min(wanted, room)
-        why = f"for {demand.max_num_seqs} sequences of {typical_len} tokens or {num_full} of {demand.max_model_len}"
+        plural = "s" if enough.concurrency > 1 else ""
+        why = f"for {enough.concurrency} sequence{plural} of {enough.max_model_len} tokens"
         if room < wanted:
             why = f"all that fit in the {self._budget_in_words()}"
         self.reasons.append(f"num_blocks {num_blocks} ({format_size(num_blocks * size)} when full): {why}.")
@@ -287,8 +290,14 @@ class _Resolver:
             f" {format_size(need.total)} (weights {format_size(need.weights)}, KV cache {format_size(need.kv_cache)},"
             f" activations {format_size(need.activations)}, runtime {format_size(need.runtime)}; or, before there are"
             f" KV cache and activations, {format_size(need.loading)} to load), more than the"
-            f" {self._budget_in_words()}; {plan.remedy}."
+            f" {self._budget_in_words()}; {self._larger_share(need.total)}{plan.remedy}."
         )
+
+    def _larger_share(self, num_bytes: int) -> str:
+        """The remedy before all others where the machine has that much."""
+        if num_bytes > self.machine.free_memory:
+            return ""
+        return f"raise memory_utilization to {math.ceil(100 * num_bytes / self.machine.free_memory) / 100}, or "
 
     def _budget_in_words(self) -> str:
         share, free = self.config.memory_utilization, format_size(self.machine.free_memory)

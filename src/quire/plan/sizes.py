@@ -19,8 +19,12 @@ UNITS = {
     "mib": MIB,
     "gib": GIB,
     "tib": TIB,
+    "k": KIB,
+    "m": MIB,
+    "g": GIB,
+    "t": TIB,
 }
-"""SI units are powers of 1000, IEC units powers of 1024."""
+"""SI units are powers of 1000, IEC units powers of 1024, and so are their first letters alone."""
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 

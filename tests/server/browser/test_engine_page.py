@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 from tests.server.browser.test_chat_page import LONG_TASK, ask, ask_at_length
 from tests.server.browser.visit import Visit
 
@@ -125,3 +125,14 @@ def test_light_dark_and_narrow(visit: Visit) -> None:
             page.wait_for_timeout(50)
             overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert overflow <= 0, f"{view} at {width} px scrolls sideways"
+
+
+def test_a_page_opened_after_an_answer_says_that_it_saw_no_sequence(page: Page, browser: Browser) -> None:
+    page.fill("#max_tokens", "3")
+    ask(page, "Say yes.")
+    expect(page.locator("#send")).to_be_visible()
+    later = Visit(browser, page.url)
+    later.page.click("#nav-engine")
+    expect(later.page.locator("#engine-state")).to_have_text("live")
+    expect(later.page.locator("#lanes-more")).to_contain_text("No sequence since this page was opened.")
+    later.close()

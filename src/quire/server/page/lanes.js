@@ -62,7 +62,8 @@ export class Lanes {
     const waiting = this.model.counters.num_waiting - this.model.lanes.filter((lane) => lane.status === "waiting" || lane.status === "preempted").length;
     const parts = [];
     if (hidden > 0) parts.push(`${number(hidden + Math.max(waiting, 0))} more sequences are not drawn.`);
-    if (!numVisible) parts.push("No sequence in this time. Ask something in the chat.");
+    const since = this.model.histories.size ? "in this time" : "since this page was opened";
+    if (!numVisible) parts.push(`No sequence ${since}. Ask something in the chat.`);
     byId("lanes-more").textContent = parts.join(" ");
   }
 }
