@@ -45,7 +45,9 @@ def test_the_conversation_is_remembered_until_cleared(quire: RunQuire, tiny_llam
 
 
 def test_a_piped_line_is_a_message_unless_it_is_a_command(quire: RunQuire, tiny_llama: Path) -> None:
-    result = quire("chat", "--model", tiny_llama, "-n", 2, "--temperature", 0, stdin="/etc/hosts?\n/clear\n/exit\nnever\n")
+    result = quire(
+        "chat", "--model", tiny_llama, "-n", 2, "--temperature", 0, stdin="/etc/hosts?\n/clear\n/exit\nnever\n"
+    )
     assert result.returncode == 0
     assert result.stderr.count("tok/s, TTFT") == 1
     assert "Conversation cleared" in result.stderr
