@@ -18,7 +18,7 @@ from quire.checkpoint.tokenizer_files import TokenizerFiles
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.engine.tokenizer import Tokenizer
-from quire.sampling.grammar import Grammar, Grammars, RowError
+from quire.sampling.grammar import MAX_COMPILED, Grammar, Grammars, RowError
 from quire.sampling.grammar_compiler import GrammarCompiler
 from quire.sampling.sampler import Sampler, SamplingRow
 
@@ -189,7 +189,27 @@ def test_nothing_left_names_structured_output_among_the_causes() -> None:
 
 
 def test_only_the_grammars_used_last_stay_compiled() -> None:
-    compiler = GrammarCompiler(KINDS["byte-level"], VOCAB_SIZE)
+    grammars = grammars_of("byte-level")
     for index in range(50):
-        assert not compiler.compile(choice([f"t{index}"])).is_error()
-    assert len(compiler._compiled) == 32
+        assert grammars.prepare(choice([f"t{index}"]), 60)
+    assert len(grammars._compiled) == MAX_COMPILED == 32
+    assert list(grammars._compiled)[-1] == choice(["t49"])
+
+
+def test_a_grammar_that_could_not_be_compiled_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars, whole = grammars_of("byte-level"), GrammarCompiler.compile
+    monkeypatch.setattr(GrammarCompiler, "compile", lambda *_: 1 // 0)
+    assert grammars.prepare(choice(TEXTS), 60), "it is over"
+    with pytest.raises(RowError, match="ZeroDivisionError"):
+        allowed(grammars.follow(choice(TEXTS), list(PROMPT), len(PROMPT)))
+    monkeypatch.setattr(GrammarCompiler, "compile", whole)
+    assert allowed(grammars.follow(choice(TEXTS), list(PROMPT), len(PROMPT)))
+
+
+def test_rows_of_one_grammar_do_not_move_each_other() -> None:
+    tokenizer, grammars = small_tokenizer("byte-level"), grammars_of("byte-level")
+    first = grammars.follow(choice(TEXTS), [*PROMPT, *tokenizer.encode("th", add_special_tokens=False)], len(PROMPT))
+    second = grammars.follow(choice(TEXTS), list(PROMPT), len(PROMPT))
+    fresh = allowed(grammars_of("byte-level").follow(choice(TEXTS), list(PROMPT), len(PROMPT)))
+    assert allowed(first) != fresh
+    assert allowed(second) == fresh

@@ -55,6 +55,9 @@ class SimulatedWorker:
         self._content: dict[Slot, int | str] = {}
         self._results: deque[StepResult] = deque()
 
+    def prepare_grammar(self, grammar: str, timeout_s: float) -> bool:
+        return True
+
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         assert config == self._config
 

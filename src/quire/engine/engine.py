@@ -17,6 +17,8 @@ from quire.engine.view import EngineView
 from quire.scheduler.scheduler import RowUpdate, Scheduler
 from quire.worker.executor import Executor
 
+GRAMMAR_WAIT_S = 0.005
+
 
 class Engine:
     """Drives one scheduler and one executor. Not thread-safe: one thread calls everything."""
@@ -24,8 +26,9 @@ class Engine:
     def __init__(self, scheduler: Scheduler, executor: Executor, num_steps_in_flight: int = 1) -> None:
         self.scheduler = scheduler
         self.steps = StepQueue(executor, num_steps_in_flight)
+        self._executor = executor
         self._inbox: dict[str, Request] = {}
-        """In the order they came."""
+        """In the order they came; those stay whose grammar is not compiled yet."""
         self._groups: dict[str, SequenceGroup] = {}
         self._seq_ids = itertools.count()
         self.view = EngineView(scheduler)
@@ -82,12 +85,19 @@ class Engine:
         self.steps.shutdown()
 
     def _receive(self) -> None:
-        inbox, self._inbox = self._inbox, {}
-        for request in inbox.values():
+        for request in [request for request in self._inbox.values() if self._can_start(request)]:
+            del self._inbox[request.request_id]
             make = BeamGroup if request.beam_search is not None else SampleGroup
             group = make(request, self.scheduler, self._seq_ids)
             self._groups[request.request_id] = group
             group.start()
+
+    def _can_start(self, request: Request) -> bool:
+        """Others go on while its grammar is compiled; where there are none, that is waited for, a little each time."""
+        shape = request.sampling_params.structured_outputs
+        if shape is None or shape.compiled_from is None:
+            return True
+        return self._executor.prepare_grammar(shape.compiled_from, 0.0 if self._groups else GRAMMAR_WAIT_S)
 
     def _reply(self, updates: list[RowUpdate]) -> list[Delta]:
         deltas: list[Delta] = []

@@ -6,10 +6,12 @@ What it allows depends on the row's own output and nothing else (ADR 5).
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property
-from typing import Protocol, cast
+from typing import Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,8 @@ from quire.sampling.constraints import FORBIDDEN
 BoolArray = npt.NDArray[np.bool_]
 COMPILER = "quire.sampling.grammar_compiler:GrammarCompiler"
 """Named by string: llguidance is loaded with the first grammar, not with the engine."""
+MAX_COMPILED = 32
+"""Compiled grammars kept for the next row that wants the same one."""
 
 
 class Matcher(Protocol):
@@ -35,6 +39,8 @@ class Matcher(Protocol):
 
     def get_error(self) -> str: ...
 
+    def deep_copy(self) -> Self: ...
+
 
 class Compiler(Protocol):
     def compile(self, grammar: str) -> Matcher: ...
@@ -47,8 +53,9 @@ class RowError(Exception):
 class Grammars:
     """Compiles grammars for one model's vocabulary, and owns the two threads that do the work.
 
-    Compiling has a thread of its own, and begins when a row joins; a step that has to sample the row waits for it, and so do the others
-    in that step. The vocabulary is read with the first grammar: that takes seconds for 250,000 tokens, and most engines never need it.
+    Compiling has a thread of its own, so that a long one never delays the masks of rows that run; a row is not to join before its
+    grammar is prepared, or the step that samples it waits. The vocabulary is read with the first grammar: that takes seconds for
+    250,000 tokens, and most engines never need it.
     """
 
     def __init__(self, read_tokenizer: Callable[[], TokenizerFiles], vocab_size: int) -> None:
@@ -56,6 +63,14 @@ class Grammars:
         self._vocab_size = vocab_size
         self._compile_thread = ThreadPoolExecutor(1, "quire-grammar-compile")
         self._mask_thread = ThreadPoolExecutor(1, "quire-grammar-mask")
+        self._compiled: OrderedDict[str, Future[Matcher]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def prepare(self, grammar: str, timeout_s: float = 0.0) -> bool:
+        """Has it compiled, elsewhere. Whether that is over, well or not, once so much time has passed. From any thread."""
+        compiled = self._compile(grammar)
+        wait([compiled], timeout_s)
+        return compiled.done()
 
     def follow(
         self,
@@ -66,12 +81,21 @@ class Grammars:
         stop_token_ids: Collection[int] = (),
     ) -> Grammar:
         """A grammar that follows a live list of tokens; compiling starts at once, elsewhere."""
-        compiled = self._compile_thread.submit(self._compile, grammar)
+        compiled = self._compile(grammar)
         min_length = num_prompt_tokens + min_tokens
         return Grammar(self._mask_thread, compiled, token_ids, num_prompt_tokens, min_length, stop_token_ids)
 
-    def _compile(self, grammar: str) -> Matcher:
-        return self._compiler.compile(grammar)
+    def _compile(self, grammar: str) -> Future[Matcher]:
+        with self._lock:
+            compiled = self._compiled.get(grammar)
+            if compiled is None or (compiled.done() and compiled.exception() is not None):
+                compiled = self._compiled[grammar] = self._compile_thread.submit(
+                    lambda: self._compiler.compile(grammar)
+                )
+            self._compiled.move_to_end(grammar)
+            if len(self._compiled) > MAX_COMPILED:
+                self._compiled.popitem(last=False)
+        return compiled
 
     @cached_property
     def _compiler(self) -> Compiler:
@@ -96,6 +120,7 @@ class Grammar:
     ) -> None:
         self._thread = thread
         self._compiled = compiled
+        self._matcher: Matcher | None = None
         self._token_ids = token_ids
         self._num_followed = num_followed
         self._min_length = min_length
@@ -126,7 +151,10 @@ class Grammar:
 
         A tokenizer may know more tokens than the model; the result then is longer than the logits.
         """
-        matcher = self._compiled.result()
+        if self._matcher is None:
+            # The one that is kept never sees a token, so nothing of one row reaches another.
+            self._matcher = self._compiled.result().deep_copy()
+        matcher = self._matcher
         new = self._token_ids[self._num_followed :]
         self._num_followed += len(new)
         matcher.consume_tokens(new)

@@ -38,6 +38,10 @@ class Executor(StepExecutor[StepPlan, StepResult], Protocol):
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         """Reserve the KV cache; once, before the first step."""
 
+    def prepare_grammar(self, grammar: str, timeout_s: float) -> bool:
+        """Compile it beside the steps; whether that is over once so much time has passed. A step with a row that follows it
+        waits otherwise."""
+
 
 EncodeExecutor = StepExecutor[EncodePlan, EncodeResult]
 

@@ -32,6 +32,9 @@ class NullExecutor:
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         """Nothing is kept."""
 
+    def prepare_grammar(self, grammar: str, timeout_s: float) -> bool:
+        return True
+
     def submit(self, plan: StepPlan) -> None:
         for seq_id in plan.released_seq_ids:
             del self._seeds[seq_id]

@@ -20,3 +20,6 @@ class UniprocExecutor(OnStepThread[StepPlan, StepResult]):
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
         self._thread.run(lambda: self._worker.allocate_kv_cache(config))
+
+    def prepare_grammar(self, grammar: str, timeout_s: float) -> bool:
+        return self._worker.prepare_grammar(grammar, timeout_s)

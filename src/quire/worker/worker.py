@@ -24,6 +24,9 @@ class Worker:
         self._ops, self._model = load(DECODERS, config, checkpoint)
         self._tensors = self._ops.tensors
         self._runner: ModelRunner | None = None
+        # Not by way of `self`: the worker goes with its last reference, and its memory with it.
+        model, vocab_size = config.model, self._model.config.vocab_size
+        self._grammars = Grammars(lambda: open_checkpoint(model).tokenizer, vocab_size)
         self._execute: Callable[[StepPlan], StepResult] | None = None
 
     def allocate_kv_cache(self, config: KVCacheConfig) -> None:
@@ -34,9 +37,7 @@ class Worker:
             self._config.kv_cache_dtype,
             touched_by_threads=self._config.num_threads if self._config.preallocate_kv_cache else 0,
         )
-        # Not by way of `self`: the worker goes with its last reference, and its memory with it.
-        model, vocab_size = self._config.model, self._model.config.vocab_size
-        grammars = Grammars(lambda: open_checkpoint(model).tokenizer, vocab_size)
+        vocab_size = self._model.config.vocab_size
         self._runner = ModelRunner(
             self._model,
             kv,
@@ -44,11 +45,15 @@ class Worker:
             Sampler(vocab_size, select_sampling(self._config.backend, vocab_size)),
             self._config.max_num_seqs,
             self._config.max_model_len,
-            grammars,
+            self._grammars,
             records_steps=self._config.records_steps,
             large_pages=self._config.preallocate_kv_cache,
         )
         self._execute = self._tensors.computing(self._runner.execute)
+
+    def prepare_grammar(self, grammar: str, timeout_s: float) -> bool:
+        """From any thread; see `Grammars.prepare`."""
+        return self._grammars.prepare(grammar, timeout_s)
 
     def execute(self, plan: StepPlan) -> StepResult:
         assert self._execute is not None, "allocate_kv_cache comes before the first step"
