@@ -134,7 +134,7 @@ def test_bench_serve_agrees_with_the_real_servers_metrics(quire: RunQuire, tiny_
     with ServerProcess([str(tiny_llama), "--executor", "null"]) as server:
         server.wait_until("/health/ready", 60)
         key = server.address.api_key
-        words = ["--url", server.address.root, "--api-key", key, "--num-prompts", 20, "--input-len", 16]
+        words = ["--url", server.address.root, f"--api-key={key}", "--num-prompts", 20, "--input-len", 16]
         for endpoint in ("completions", "chat"):
             output = tmp_path / f"{endpoint}.json"
             flags = [*words, "--endpoint", endpoint, "--output-len", 8, "--check-metrics", "--output", output]
