@@ -24,8 +24,7 @@ from quire.server.schemas.response_answers import (
     ResponseAnswer,
 )
 from quire.server.schemas.responses import (
-    ITEM,
-    ITEMS,
+    KEPT_ITEM,
     FunctionCallItem,
     FunctionCallOutputItem,
     InputItem,
@@ -183,7 +182,7 @@ def _resolved(state: ServerState, owner: str, items: Sequence[InputItem]) -> lis
                 field=f"input.{index}",
                 value=item.id,
             )
-    kept = {item_id: ITEM.validate_python(msgspec.json.decode(item)) for item_id, item in found.items()}
+    kept = {item_id: KEPT_ITEM.validate_python(msgspec.json.decode(item)) for item_id, item in found.items()}
     return [kept[item.id] if isinstance(item, ItemReference) else item for item in items]
 
 
@@ -207,7 +206,7 @@ def _forget(response: ResponseAnswer) -> None:
 
 
 def _conversation(body: ResponsesRequest, history: Sequence[bytes], items: Sequence[Item]) -> Conversation:
-    earlier = ITEMS.validate_python([msgspec.json.decode(item) for item in history])
+    earlier = [KEPT_ITEM.validate_python(msgspec.json.decode(item)) for item in history]
     tools = parse_tools(body.tools, functions_only=True)
     return Conversation(
         messages=as_messages(body.instructions, [*earlier, *items]),

@@ -111,13 +111,7 @@ class ItemReference(RequestBody):
     id: ItemId
 
 
-Item = Annotated[
-    Annotated[MessageItem, member("message")]
-    | Annotated[FunctionCallItem, member("function_call")]
-    | Annotated[FunctionCallOutputItem, member("function_call_output")]
-    | Annotated[ReasoningItem, member("reasoning")],
-    of_type("message", "function_call", "function_call_output", "reasoning", default="message"),
-]
+Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
 InputItem = Annotated[
     Annotated[MessageItem, member("message")]
     | Annotated[FunctionCallItem, member("function_call")]
@@ -127,8 +121,8 @@ InputItem = Annotated[
     of_type("message", "function_call", "function_call_output", "reasoning", "item_reference", default="message"),
 ]
 Items = Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
-ITEM: TypeAdapter[Item] = TypeAdapter(Item)
-ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
+KEPT_ITEM: TypeAdapter[Any] = TypeAdapter(InputItem)
+"""Reads an Item: no reference is ever kept."""
 
 
 class TextFormat(RequestBody):
