@@ -29,9 +29,8 @@ def tokenizer_files(tokenizer_json: dict[str, Any], **fields: Any) -> TokenizerF
     return TokenizerFiles(tokenizer_json=json.dumps(tokenizer_json).encode(), **(defaults | fields))
 
 
-@cache
 def byte_level_json() -> dict[str, Any]:
-    """Ids 0-255 are the bytes; then a few merges; then special and added tokens."""
+    """Ids 0-255 are the bytes; then a few merges; then special and added tokens. A new object, for tests change it."""
     pieces = [BYTE_CHARS[byte] for byte in range(256)] + ["Ġt", "Ġth", "Ġthe", "EN", "END", "ðŁ", "ĠðŁ"]
     merges = ["Ġ t", "Ġt h", "Ġth e", "E N", "EN D", "ð Ł", "Ġ ðŁ"]
     added: list[AddedToken] = [
@@ -45,9 +44,8 @@ def byte_level_json() -> dict[str, Any]:
     return result
 
 
-@cache
 def sentencepiece_json(add_space_prefix: bool) -> dict[str, Any]:
-    """Special tokens, the bytes, then pieces with scores."""
+    """Special tokens, the bytes, then pieces with scores. A new object, for tests change it."""
     learned = ["▁", "t", "h", "e", "▁t", "▁th", "▁the", "c", "a", "▁c", "▁ca", "▁cat", "日", "本", "日本", "x"]
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *learned]
     scores = {259 + index: -float(index) for index in range(len(learned))}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import platform
 import threading
@@ -113,7 +112,7 @@ def test_bos_goes_first_once(kind: str) -> None:
 
 
 def with_bos_post_processor() -> dict[str, Any]:
-    content = copy.deepcopy(byte_level_json())
+    content = byte_level_json()
     content["post_processor"] = {
         "type": "TemplateProcessing",
         "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
@@ -160,7 +159,7 @@ def test_an_added_token_beyond_the_model_is_refused_where_a_text_holds_it() -> N
 
 
 def test_truncation_and_padding_in_the_file_are_not_applied() -> None:
-    content = copy.deepcopy(byte_level_json())
+    content = byte_level_json()
     content["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
     content["padding"] = {
         "strategy": {"Fixed": 50},
@@ -194,7 +193,7 @@ def test_a_text_that_the_library_refuses_is_refused() -> None:
 
 def test_a_prefix_longer_than_what_merges_make_is_named() -> None:
     """The library panics at it."""
-    content = copy.deepcopy(byte_level_json())
+    content = byte_level_json()
     content["model"] |= {"merges": [["a", "b"]], "continuing_subword_prefix": "##"}
     with pytest.raises(CheckpointError, match="could not be read"):
         Tokenizer(tokenizer_files(content))
@@ -211,7 +210,7 @@ def test_an_interrupted_construction_is_no_damage(error: type[BaseException], mo
 
 
 def test_what_the_library_panics_at_is_named() -> None:
-    content = copy.deepcopy(byte_level_json())
+    content = byte_level_json()
     content["pre_tokenizer"] = {"type": "FixedLength", "length": 0}
     tokenizer = Tokenizer(tokenizer_files(content))
     for encode in (tokenizer.encode, lambda text: tokenizer.encode_plain([text])):
@@ -223,7 +222,7 @@ def test_what_the_library_panics_at_is_named() -> None:
 
 
 def test_a_decoder_that_is_no_concatenation_is_refused() -> None:
-    content = copy.deepcopy(byte_level_json())
+    content = byte_level_json()
     content["decoder"] = {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}
     with pytest.raises(UnsupportedModelError, match="CTC"):
         Tokenizer(tokenizer_files(content))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 
 from tests.engine.small_tokenizers import byte_level_json, tokenizer_files
@@ -31,7 +30,7 @@ FIRST_ADDED_ID = 266
 
 def tokenizer_with(added: dict[str, bool], **chat_templates: str) -> Tokenizer:
     """Single bytes and these tokens, special ones or not."""
-    tokenizer_json = copy.deepcopy(byte_level_json())
+    tokenizer_json = byte_level_json()
     template = tokenizer_json["added_tokens"][0]
     tokenizer_json["added_tokens"] += [
         {**template, "id": FIRST_ADDED_ID + index, "content": text, "special": special}
