@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quire import LLM, AsyncLLM
 from quire.config import EngineConfig, ServerConfig
 from quire.errors import InvalidRequestError
 from quire.server.reasoning.registry import REASONING_STYLES
@@ -74,6 +75,16 @@ def test_a_parsers_help_names_all_there_are(knob: str, names: set[str]) -> None:
 def test_an_empty_name_is_no_name_of_a_model() -> None:
     with pytest.raises(InvalidRequestError, match="served_model_name is empty; give"):
         ServerConfig(served_model_name="")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("gpu_memory_utilization", "did you mean memory_utilization?"), ("tensor_parallel_size", "leave it out.")],
+)
+def test_an_argument_that_is_no_knob(name: str, meant: str) -> None:
+    for kind in (LLM, AsyncLLM):
+        with pytest.raises(TypeError, match=f"^{name} is no argument of LLM or AsyncLLM.*; {re.escape(meant)}$"):
+            kind("smollm2", **{name: 1})
 
 
 def test_a_path_names_a_model() -> None:

@@ -91,15 +91,16 @@ def _plot_figure(axes: Any, results: Results, case: Case, figure: Figure) -> Non
         )
     axes.set_yticks(places, [f"{row[0]}  [{results.bits(row[0])}-bit]" for row in rows], fontsize=8)
     axes.invert_yaxis()
-    _scale(axes, [*medians, *(value for value in best if value is not None)])
+    scale = set_scale(axes, [*medians, *(value for value in best if value is not None)])
     better = "more is better" if figure.higher_is_better else "less is better"
     marked = "; red: roofline" if any(value is not None for value in best) else ""
-    axes.set_title(f"{figure.label} ({better}{marked})", fontsize=9, loc="left")
+    axes.set_title(f"{figure.label} ({better}{scale}{marked})", fontsize=9, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="x", labelsize=8)
 
 
-def _scale(axes: Any, values: list[float]) -> None:
+def set_scale(axes: Any, values: list[float]) -> str:
+    """Returns what is to be said of it: on a logarithmic axis a bar twice as long is no figure twice as large."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     positive = [value for value in values if value > 0]
@@ -109,5 +110,6 @@ def _scale(axes: Any, values: list[float]) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:,g}")
-    else:
-        axes.set_xlim(0, 1.15 * max(values))
+        return "; logarithmic"
+    axes.set_xlim(0, 1.15 * max(values))
+    return ""

@@ -66,7 +66,7 @@ def print_ratios(results_paths: Sequence[Path]) -> None:
 def render(page: Page, first: Results, others: Sequence[Results]) -> Iterable[str]:
     yield from introduction(page, first)
     for case in plotted(first):
-        yield from (f"![peers_{case.letter}](img/peers_{case.letter}.png)", "")
+        yield from (f"![{case.letter}. {case.title}](img/peers_{case.letter}.png)", "")
     yield from tables(first, "##")
     for results in others:
         yield from (f"## {title(results)}", "", f"{provenance(results)}. Repeat it: `{command(results)}`.", "")
@@ -94,13 +94,13 @@ def title(results: Results) -> str:
 def provenance(results: Results) -> str:
     first = results.about[0]
     machine, settings = first["machine"], first["settings"]
-    begins = "each round beginning with the next one" if settings.get("rotated") else "quire first"
+    begins = "each round begins with the next engine" if settings.get("rotated") else "quire has the first"
     if settings.get("awake"):
-        begins += ", and each turn of cases a to d with a run that does not count"
+        begins += ", and in cases a to d each turn begins with a run that does not count"
     return (
         f"{title(results)} on {machine['cores']} cores of {machine['cpu']} ({machine['cpu features']}),"
-        f" {machine['memory']}; {made(machine)}. Medians of {settings['rounds']} rounds after a warm-up, the engines in turn"
-        f" within each round, {begins}"
+        f" {machine['memory']}; {made(machine)}. Figures are medians of {settings['rounds']} rounds after a warm-up. In a round"
+        f" every engine has its turn; {begins}"
     )
 
 
@@ -143,11 +143,15 @@ def introduction(page: Page, results: Results) -> Iterable[str]:
     if page.intro is not None:
         yield from (page.intro.read_text().strip(), "")
     yield (
-        f"{provenance(results)}; in parentheses the least and the most. Percentages are the share of the roofline of the"
-        " engine's precision class (formulas: `benchmarks/peers/roofline.py`), for which a step reads every weight once; quire's"
-        " greedy steps of a few streams read less of the projection to the vocabulary (docs/adr/0011-greedy-tokens-by-a-sketch.md)."
-        " The rates in a roofline are those that reading memory and oneDNN's products reached on the machine just before the run"
-        " (below): a reference and no bound, so that a share may be above 100 %."
+        f"{provenance(results)}. In parentheses stand the least and the most of the rounds. 128 → 256 means 128 prompt tokens and"
+        " 256 output tokens."
+    )
+    yield ""
+    yield (
+        "A percentage is the share of the roofline that was reached: of the speed that the machine's memory and oneDNN's products, both"
+        " measured just before the run (below), allow the engine's precision class if a step reads every weight once (formulas:"
+        " `benchmarks/peers/roofline.py`). It is a reference and no bound, and a share may be above 100 %: quire's greedy steps of a"
+        " few streams, for one, do not read all of the projection to the vocabulary (docs/adr/0011-greedy-tokens-by-a-sketch.md)."
     )
     yield from legend(results)
     yield from ("", f"Repeat it: `{command(results)}`; this page from its JSON: `{page.command()}`.", "")
@@ -184,8 +188,8 @@ def notes(results: Results, case: Case) -> Iterable[str]:
     """What a reader must know of a case's figures."""
     if any(is_quire(run["engine"]) and run["case"] == "e" == case.letter for run in results.content["runs"]):
         yield from (
-            "All of quire but *stored* reads packed weights that an earlier start kept (`--packed-cache`, on by itself where packing"
-            " takes long).",
+            "Variants of quire other than *stored* read packed weights that an earlier start kept (`--packed-cache`, which is on by itself"
+            " where packing takes long).",
             "",
         )
     if any(run["case"] == case.letter and "max_rate" in run["figures"] for run in results.content["runs"]):
@@ -195,7 +199,7 @@ def notes(results: Results, case: Case) -> Iterable[str]:
         )
         yield from (
             f"Highest good rate: the highest request rate with p99 TTFT ≤ {ttft:.0f} ms and p99 TPOT ≤ {tpot:.0f} ms. It comes from"
-            " one search a server, the servers one after the other: neither interleaved nor a median."
+            " one search a server, one server after the other: neither interleaved nor a median."
             + (f" Each rate lasts at least {seconds:.0f} s." if seconds else ""),
             "",
         )
@@ -250,6 +254,11 @@ def ratio_section(results: Results, heading: str = "##") -> Iterable[str]:
                         rows += [f"{start} | {against(results, engine, ours, rival, figure)} |" for rival in compared]
     if rows:
         yield from (f"{heading} Against the best peer of the class", "")
+        yield (
+            "*Better by*: the ratio of the two, the one way for speeds and the other for times and memory, so that quire leads where it is"
+            " above 1. *Asked*: the ratio that was aimed at."
+        )
+        yield ""
         yield "| figure | class | quire | perplexity | | against | | better by | asked | reached |"
         yield from ("|---|---|---|---|---|---|---|---|---|---|", *rows, "")
         missed = [goal for goal in goals_of(results) if (goal.case, goal.figure, goal.bits, goal.times) not in met]
@@ -288,13 +297,14 @@ def quality_section(results: Results, heading: str = "##") -> Iterable[str]:
     yield from (f"{heading} Is it right?", "")
     yield (
         f"Perplexity of the first {num_tokens:,} tokens of botchan.txt in windows of {WINDOW}; an engine that is"
-        f" further from float32's than its limit has lost. Leading greedy tokens, of {GREEDY_TOKENS} after each of"
-        f" {GREEDY_PROMPTS} prompts, that are those of {results.about[0]['settings']['reference']} on the same weights."
+        f" further from float32's than its limit has lost, however fast it is. The last column: how many of the {GREEDY_TOKENS} greedy"
+        f" tokens after each of {GREEDY_PROMPTS} prompts are those of {results.about[0]['settings']['reference']} on the same weights,"
+        " up to the first that is not."
     )
     if any(engine.startswith("OpenVINO") for engine in found):
         yield (
-            "OpenVINO's perplexity is that of its compiled model without the pipelines that its speed is measured with, which give no"
-            " logprobs of a prompt: their KV cache of 8 bits is not part of it."
+            "OpenVINO's speed is measured with its pipelines, which give no logprobs of a prompt. Its perplexity is therefore that of the"
+            " compiled model alone, without the pipelines' KV cache of 8 bits."
         )
     yield from ("", "| engine | perplexity | against float32 | limit | equal greedy tokens |", "|---|---|---|---|---|")
     for engine, quality in found.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -129,10 +130,16 @@ class EngineConfig:
         at_least=1,
     )
     max_num_seqs: int = knob(256, "sequences that run at once", at_least=1)
-    scheduling_policy: SchedulingPolicy = knob("fcfs", "order of the waiting", choices=get_args(SchedulingPolicy))
+    scheduling_policy: SchedulingPolicy = knob(
+        "fcfs",
+        "who goes first: by arrival (fcfs), by the requests' priority (priority), or in fair shares of tokens among clients (fair)",
+        choices=get_args(SchedulingPolicy),
+    )
     enable_prefix_caching: bool = knob(True, "reuse the KV of shared prefixes")
     eviction_policy: EvictionPolicyName = knob(
-        "lru", "which cached block goes first", choices=get_args(EvictionPolicyName)
+        "lru",
+        "which cached block is evicted first: the one unused for longest (lru), or the one found least often (lfu)",
+        choices=get_args(EvictionPolicyName),
     )
     enable_chunked_prefill: bool = knob(True, "split long prompts over steps so that decodes never wait for them")
     packed_cache: PackedCache = knob(
@@ -149,7 +156,7 @@ class EngineConfig:
     )
     instruction_set: str = knob(
         "auto",
-        "what the native kernels compute with (auto: the fastest that this CPU has)",
+        "the CPU instructions that the native kernels use (auto: the fastest set that this CPU has)",
         choices=("auto", *INSTRUCTION_SETS),
     )
     num_steps_in_flight: int = knob(
@@ -172,6 +179,20 @@ class EngineConfig:
                 value=self.memory_utilization,
             )
         check_choices(self)
+
+
+def engine_config(model: str | os.PathLike[str], knobs: Mapping[str, Any]) -> EngineConfig:
+    """Of keyword arguments, as `LLM` and `AsyncLLM` take them. Raises TypeError, as Python does, for one that is no field, with the field
+    that is spelled most like it."""
+    names = [knob_field.name for knob_field in fields(EngineConfig)]
+    for name in knobs:
+        if name not in names:
+            import difflib  # Of use here alone.
+
+            alike = difflib.get_close_matches(name, names, n=1)
+            meant = f"did you mean {alike[0]}?" if alike else "leave it out."
+            raise TypeError(f"{name} is no argument of LLM or AsyncLLM: they take the fields of EngineConfig; {meant}")
+    return EngineConfig(model=os.fspath(model) if isinstance(model, os.PathLike) else model, **knobs)
 
 
 LogFormat = Literal["text", "json"]
@@ -202,7 +223,7 @@ class ServerConfig:
         "auto", "how reasoning is marked: none, think, command_a, magistral or seed (auto: as the chat template shows)"
     )
     max_queued_requests: int = knob(
-        1024, "unfinished requests, of each API process, from which on new ones get 429", at_least=1
+        1024, "with so many unfinished requests an API process answers further ones with 429", at_least=1
     )
     max_client_requests: int = knob(256, "the same for one client (API key, or address)", at_least=1)
     max_body_size: int = knob(16 * 2**20, "largest request body in bytes; larger ones get 413", at_least=1024)

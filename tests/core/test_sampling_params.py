@@ -190,7 +190,7 @@ def test_the_wire_checks_the_rules_again() -> None:
         ("beam_width", [0, 16385, *NOT_WHOLE], "whole number"),
         ("max_tokens", [0, None, *NOT_WHOLE], "whole number"),
         ("ignore_eos", NOT_BOOLS, "True or False"),
-        ("temperature", [-1, 0.5, 1, *NOT_NUMBERS], "beams are ranked by the model's own logprobs"),
+        ("temperature", [-1, 0.5, 1, *NOT_NUMBERS], "but it must be 0; beams are ranked by the model's own logprobs"),
         ("length_penalty", [-11, 400, *NOT_NUMBERS], "number"),
     ],
 )

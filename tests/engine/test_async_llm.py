@@ -301,6 +301,7 @@ def test_a_program_that_ends_while_a_request_runs_has_its_own_exit_status(tiny_l
         ("fcfs", {"cache_salt": 5}),
         ("fcfs", {"request_id": ["a"]}),
         ("fcfs", {"sampling_params": {"temperature": 0}}),
+        ("fcfs", {"sampling_params": {}}),
         ("priority", {"priority": "high"}),
         ("priority", {"priority": float("nan")}),
         ("fair", {"tenant": ["a"]}),

@@ -12,7 +12,7 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import ChatTemplateError, InvalidRequestError, ModelNotFoundError
+from quire.errors import ChatTemplateError, InvalidRequestError, ModelNotFoundError, PromptTooLongError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
 
@@ -61,6 +61,34 @@ def test_prompts_of_no_known_form(llm: LLM, prompt: Any) -> None:
     assert "prompt" in refuse(llm, prompt)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ({"prompt": 5}, "'prompt' in a prompt dict is text, got int."),
+        ({"prompt": 5, "prompt_token_ids": [65]}, "'prompt' in a prompt dict is text, got int."),
+        ({"prompt_token_ids": "x"}, "'prompt_token_ids' in a prompt dict is a list of token ids, got str."),
+        ({"prompt_token_ids": [65, -1]}, "Token id -1 at position 1 of prompt"),
+        ({"prompt": "a", "cache_salt": "mine"}, "not cache_salt; leave that out"),
+        ({"prompt": "a", "multi_modal_data": {"image": b""}}, "not multi_modal_data; leave that out"),
+    ],
+)
+def test_a_prompt_dict_is_taken_whole_or_refused(llm: LLM, prompt: Any, said: str) -> None:
+    assert said in refuse(llm, prompt)
+
+
+def test_of_several_prompts_the_bad_one_is_named(llm: LLM) -> None:
+    with pytest.raises(PromptTooLongError, match=r"^prompts\[1\]: This model's maximum") as refusal:
+        llm.generate([[65], [65] * 64], GREEDY, use_tqdm=False)
+    assert refusal.value.field == "prompt"
+    with pytest.raises(InvalidRequestError, match=r"^The prompt has no tokens"):
+        llm.generate("", GREEDY, use_tqdm=False)
+
+
+def test_a_key_of_a_prompt_dict_may_be_there_and_none(llm: LLM) -> None:
+    prompt = {"prompt": None, "prompt_token_ids": [65], "multi_modal_data": None}
+    assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].prompt_token_ids == [65]
+
+
 @pytest.mark.parametrize("field", ["stop_token_ids", "allowed_token_ids"])
 def test_sampling_token_ids_beyond_the_vocabulary(llm: LLM, field: str) -> None:
     assert "320" in refuse(llm, [65], SamplingParams(**{field: [320]}))
@@ -91,6 +119,24 @@ def test_templates_that_fail(llm: LLM) -> None:
     ):
         with pytest.raises(ChatTemplateError):
             llm.chat(messages, GREEDY, chat_template=template, use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("chat_template", 5, "chat_template must be text, got 5."),
+        ("tools", 5, "tools must be a list of dicts, got 5."),
+        ("tools", {"type": "function"}, "tools must be a list of dicts, got {'type': 'function'}."),
+        ("tools", ["get_time"], "tools must be a list of dicts, got 'get_time'."),
+        ("chat_template_kwargs", 5, "chat_template_kwargs must be a dict, got 5."),
+    ],
+)
+def test_what_is_given_with_a_conversation(llm: LLM, field: str, value: Any, said: str) -> None:
+    options: dict[str, Any] = {"chat_template": "{{ messages[0].content }}", field: value}
+    with pytest.raises(InvalidRequestError) as refusal:
+        llm.chat([{"role": "user", "content": "hi"}], GREEDY, use_tqdm=False, **options)
+    assert str(refusal.value) == said
+    assert refusal.value.field == field
 
 
 def test_unknown_model() -> None:
@@ -175,6 +221,8 @@ def test_what_is_no_list_of_messages(llm: LLM) -> None:
         (message, "dict"),
         ((one for one in [message]), "generator"),
         ([(one for one in [message])], "generator"),
+        ("hi", "str"),
+        ([[message], "hi"], "str"),
     ):
         with pytest.raises(InvalidRequestError, match=f"A conversation is a list of messages, got {kind}"):
             llm.chat(messages, GREEDY, use_tqdm=False)  # type: ignore[arg-type]

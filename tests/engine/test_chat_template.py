@@ -186,6 +186,8 @@ for _ in range(100):
         (["hi"], "messages"),
         ([{"content": "x"}], "messages"),
         ([{"role": 1, "content": "x"}], "messages"),
+        ([{"role": "user", "content": 5}], "messages"),
+        ([{"role": "user", "content": True}], "messages"),
         ([HasMethods()], "messages"),
         ([{"role": "user", "content": HasMethods()}], "messages[0]"),
         ([{"role": "user", "content": deep}], "messages[0]"),
@@ -196,6 +198,12 @@ def test_messages_that_are_no_plain_data_are_refused(messages: list[Any], field:
     with pytest.raises(InvalidRequestError) as raised:
         render_chat(tokenizer_with(CHATML), messages)
     assert raised.value.field == field
+
+
+def test_documents_are_a_list() -> None:
+    documents: Any = 5
+    with pytest.raises(InvalidRequestError, match=r"documents must be a list, got 5\."):
+        render_chat(tokenizer_with(CHATML), CONVERSATIONS["one"], documents=documents)
 
 
 @pytest.mark.parametrize(

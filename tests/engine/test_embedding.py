@@ -154,6 +154,17 @@ def test_parameters_keep_their_rules(fields: dict[str, Any]) -> None:
     assert raised.value.field == next(iter(fields))
 
 
+def test_parameters_of_another_kind_are_refused_however_empty(tiny_bert: Path) -> None:
+    nothing: Any = {}
+
+    async def main() -> None:
+        async with AsyncLLM(str(tiny_bert), num_threads=1) as llm:
+            await llm.encode("a cat", nothing)
+
+    with pytest.raises(InvalidRequestError, match=r"pooling_params must be PoolingParams, got \{\}"):
+        asyncio.run(main())
+
+
 def test_scores_are_cosines_of_the_pairs(llm: LLM) -> None:
     vectors = np.array([output.outputs.embedding for output in llm.embed(TEXTS[:4], **QUIET)])
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from benchmarks.peers.__main__ import parse_report
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2
+from benchmarks.peers.plot import set_scale
 from benchmarks.peers.report import ROOT, Page, growth_section, quality_section, ratio_section, render
 from benchmarks.peers.results import Results, read_results, significant
+from matplotlib.figure import Figure as Canvas
 
 MACHINE = {"cores": 2, "cpu": "C", "cpu features": "f", "memory": "1 GiB", "time": "2026-11-22T", "commit": "c" * 40}
 
@@ -233,7 +235,12 @@ def test_cases_of_several_runs_make_one_page_with_the_rooflines_of_their_own_run
     assert results.best_possible("b", "16", "prefill_tok_s") == 4.0
 
 
-PAGES = ("benchmarks/RESULTS.md", "benchmarks/results/WITHOUT_AMX.md", "benchmarks/results/no_avx512/README.md")
+PAGES = (
+    "benchmarks/RESULTS.md",
+    "benchmarks/results/WITHOUT_AMX.md",
+    "benchmarks/results/no_avx512/README.md",
+    "benchmarks/results/zen4/README.md",
+)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -245,6 +252,15 @@ def test_a_committed_page_is_what_the_command_on_it_makes(name: str, monkeypatch
     assert page.path.resolve() == ROOT / name
     first, *others = read_results(page.results)
     assert "\n".join(render(page, first, others)) + "\n" == committed, f"python -m benchmarks.peers report {command}"
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "said"), [([1.0, 100.0], "log", "; logarithmic"), ([1.0, 5.0], "linear", "")]
+)
+def test_a_picture_says_where_its_axis_is_logarithmic(values: list[float], scale: str, said: str) -> None:
+    axes = Canvas().subplots()
+    assert set_scale(axes, values) == said
+    assert axes.get_xscale() == scale
 
 
 def test_what_is_left_out_is_named_without_addresses() -> None:

@@ -68,16 +68,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_flags(parser: argparse.ArgumentParser, *, num_prompts: int, input_len: str, output_len: str) -> None:
     add_shared_flags(parser)
     group = parser.add_argument_group("workload")
-    group.add_argument("--num-prompts", type=count, default=num_prompts, metavar="N", help="requests (%(default)s)")
+    group.add_argument(
+        "--num-prompts", type=count, default=num_prompts, metavar="N", help="requests (default: %(default)s)"
+    )
     for flag, default in (("--input-len", input_len), ("--output-len", output_len)):
         group.add_argument(
-            flag, type=parse_lengths, default=default, metavar="N[:N]", help="tokens, or a range (%(default)s)"
+            flag, type=parse_lengths, default=default, metavar="N[:N]", help="tokens, or a range (default: %(default)s)"
         )
     group.add_argument(
         "--dataset", type=readable_file, metavar="FILE", help=".txt, .jsonl or .json (default: random tokens)"
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the workload (%(default)s)")
-    group.add_argument("--repeats", type=count, default=3, metavar="N", help="timed runs (%(default)s)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the workload (default: %(default)s)")
+    group.add_argument("--repeats", type=count, default=3, metavar="N", help="timed runs (default: %(default)s)")
     group.add_argument("--output", type=writable_file, metavar="FILE", help="write the result as JSON")
     group.add_argument("--plot", type=writable_file, metavar="FILE", help="write a picture (.png)")
     add_engine_flags(parser, ENGINE_FLAGS)

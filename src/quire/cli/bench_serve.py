@@ -54,7 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_request_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model", metavar="NAME", help="as the server knows it (default: its first)")
     group.add_argument("--tokenizer", metavar="NAME", help="model whose tokenizer counts prompts (default: --model)")
-    group.add_argument("--endpoint", choices=tuple(PATHS), default="completions", help="(%(default)s)")
+    group.add_argument(
+        "--endpoint",
+        choices=tuple(PATHS),
+        default="completions",
+        help="what requests are sent to (default: %(default)s)",
+    )
     group.add_argument(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
@@ -64,33 +69,65 @@ def _add_request_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--extra-body", type=_parse_fields, default={}, metavar="JSON", help="more fields of each request"
     )
-    group.add_argument("--timeout", type=seconds, default=600, metavar="S", help="seconds for a request (%(default)s)")
+    group.add_argument(
+        "--timeout", type=seconds, default=600, metavar="S", help="seconds for a request (default: %(default)s)"
+    )
 
 
 def _add_dataset_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--dataset-name", choices=tuple(DATASETS), default="random", help="(%(default)s)")
+    group.add_argument(
+        "--dataset-name",
+        choices=tuple(DATASETS),
+        default="random",
+        help="where prompts are from (default: %(default)s)",
+    )
     group.add_argument(
         "--dataset-path",
         type=readable_file,
         metavar="FILE",
-        help="sonnet: any .txt; sharegpt, custom: .json, .jsonl; trace",
+        help="sonnet: any .txt; sharegpt, custom: .json or .jsonl; timed-trace: Azure's .csv or Mooncake's .jsonl",
     )
-    group.add_argument("--num-prompts", "--limit", type=count, default=100, metavar="N", help="requests (%(default)s)")
-    group.add_argument("--input-len", type=parse_lengths, default="128:512", metavar="N[:N]", help="(%(default)s)")
     group.add_argument(
-        "--output-len", type=parse_lengths, metavar="N[:N]", help="(default: as recorded in the dataset, or 128)"
+        "--num-prompts", "--limit", type=count, default=100, metavar="N", help="requests (default: %(default)s)"
     )
-    group.add_argument("--prefix-len", type=count, default=256, metavar="N", help="of prefix_repetition (%(default)s)")
-    group.add_argument("--num-prefixes", type=count, default=10, metavar="N", help="of prefix_repetition (%(default)s)")
+    group.add_argument(
+        "--input-len",
+        type=parse_lengths,
+        default="128:512",
+        metavar="N[:N]",
+        help="prompt tokens (default: %(default)s)",
+    )
+    group.add_argument(
+        "--output-len",
+        type=parse_lengths,
+        metavar="N[:N]",
+        help="output tokens (default: as recorded in the dataset, or 128)",
+    )
+    group.add_argument(
+        "--prefix-len",
+        type=count,
+        default=256,
+        metavar="N",
+        help="tokens of a shared prefix, for prefix_repetition (default: %(default)s)",
+    )
+    group.add_argument(
+        "--num-prefixes",
+        type=count,
+        default=10,
+        metavar="N",
+        help="shared prefixes, for prefix_repetition (default: %(default)s)",
+    )
     group.add_argument("--time-scale", type=float, default=1.0, metavar="F", help="2 replays a trace half as fast")
     group.add_argument("--token-scale", type=float, default=1.0, metavar="F", help="factor on a trace's lengths")
     group.add_argument("--max-prompt-tokens", type=count, metavar="N", help="longer prompts of a trace are cut")
     group.add_argument("--max-output-tokens", type=count, metavar="N", help="longer outputs of a trace are cut")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts and arrivals (%(default)s)")
+    group.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of prompts and arrivals (default: %(default)s)"
+    )
 
 
 def _add_traffic_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--request-rate", type=float, metavar="R", help="a second (default: all at once)")
+    group.add_argument("--request-rate", type=float, metavar="R", help="requests a second (default: all at once)")
     group.add_argument(
         "--burstiness", type=float, metavar="F", help="1 is Poisson (the default), less is burstier, inf even"
     )
@@ -105,8 +142,15 @@ def _add_report_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--goodput", nargs="+", default=[], metavar="METRIC:MS", help="objectives, like ttft:200 tpot:50"
     )
-    group.add_argument("--percentile-metrics", default="ttft,tpot,itl,e2el", metavar="M,M", help="(%(default)s)")
-    group.add_argument("--metric-percentiles", default="50,90,99", metavar="P,P", help="(%(default)s)")
+    group.add_argument(
+        "--percentile-metrics",
+        default="ttft,tpot,itl,e2el",
+        metavar="M,M",
+        help="latencies to show (default: %(default)s)",
+    )
+    group.add_argument(
+        "--metric-percentiles", default="50,90,99", metavar="P,P", help="percentiles of them (default: %(default)s)"
+    )
     group.add_argument("--check-metrics", action="store_true", help="compare with the server's own /metrics")
     group.add_argument("--output", type=writable_file, metavar="FILE", help="write the result as JSON")
     group.add_argument("--save-detailed", action="store_true", help="with a record of each request in --output")

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_shared_flags(parser)
     parser.add_argument("serve_flags", nargs="*", metavar="FLAG", help="flags of `quire serve`, after --")
-    parser.add_argument("--repeats", type=count, default=3, metavar="N", help="timed starts (%(default)s)")
+    parser.add_argument("--repeats", type=count, default=3, metavar="N", help="timed starts (default: %(default)s)")
     parser.add_argument("--output", type=writable_file, metavar="FILE", help="write the result as JSON")
     parser.set_defaults(run_kind=run)
 

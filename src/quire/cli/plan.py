@@ -22,7 +22,9 @@ from quire.plan.sizes import parse_size
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", default="smollm2", metavar="MODEL", help=MODEL_HELP)
-    parser.add_argument("--concurrency", type=count, default=1, metavar="N", help="full-length sequences at once (1)")
+    parser.add_argument(
+        "--concurrency", type=count, default=1, metavar="N", help="full-length sequences at once (default: %(default)s)"
+    )
     parser.add_argument(
         "--memory", metavar="SIZE", help="such as 8GiB, or 8G for the same (default: what the engine would take here)"
     )

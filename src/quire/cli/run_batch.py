@@ -40,8 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-i", "--input", type=Path, required=True, metavar="FILE", help="requests, JSON lines (-: stdin)"
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="records, appended to")
-    parser.add_argument("--max-concurrency", type=count, default=64, metavar="N", help="at once (%(default)s)")
-    parser.add_argument("--timeout", type=seconds, default=600, metavar="S", help="seconds for a request (%(default)s)")
+    parser.add_argument(
+        "--max-concurrency", type=count, default=64, metavar="N", help="requests at once (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=600, metavar="S", help="seconds for a request (default: %(default)s)"
+    )
     add_server_flags(
         parser, default=None, note="an OpenAI-compatible server (default: one is started for the run, and stopped)"
     )

@@ -39,7 +39,9 @@ MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 3600.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", nargs="?", default=DEFAULT_URL, metavar="URL", help="default: %(default)s")
     parser.add_argument("--api-key", metavar="KEY", help="sent as a bearer token")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (%(default)s)")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default: %(default)s)"
+    )
     parser.add_argument("--once", action="store_true", help="look twice, print one frame and end")
 
 

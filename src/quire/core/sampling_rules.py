@@ -59,6 +59,8 @@ def real_number(low: float, high: float, *, remedy: str, above_low: bool = False
         limits = "be a finite number"
     elif math.isinf(high):
         limits = f"be a finite number {'above' if above_low else 'of at least'} {low:g}"
+    elif low == high:
+        limits = f"be {low:g}"
     else:
         limits = f"be a number in {'(' if above_low else '['}{low:g}, {high:g}]"
 

@@ -97,7 +97,11 @@ def _json_object_text(field: str, value: Any) -> str:
             _check_size(field, len(value))
             value = json.loads(value)
         if not isinstance(value, Mapping):
-            _refuse(field, value, f"is a {type(value).__name__}, but it must be a JSON object; pass a dict or its text")
+            _refuse(
+                field,
+                value,
+                f"has the type {type(value).__name__}, but it must be a JSON object; pass a dict or its text",
+            )
         _check_depth(field, value)
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     except InvalidRequestError:

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from quire.config import EngineConfig
+from quire.config import engine_config
 from quire.core.embedding import PoolingParams, PoolingRequestOutput
 from quire.core.engine_info import EngineInfo
 from quire.core.outputs import RequestOutput
@@ -39,7 +39,7 @@ class AsyncLLM:
     """
 
     def __init__(self, model: str | os.PathLike[str] = "smollm2", **config: Any) -> None:
-        self._connection: EngineConnection = LocalEngine(launch(EngineConfig(model=cast(str, model), **config)))
+        self._connection: EngineConnection = LocalEngine(launch(engine_config(model, config)))
 
     @classmethod
     def over(cls, connection: EngineConnection) -> Self:
@@ -59,7 +59,7 @@ class AsyncLLM:
         tenant: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         """Stream a request's outputs; leaving the generator early (break, cancel) aborts the request."""
-        params = sampling_params or SamplingParams()
+        params = SamplingParams() if sampling_params is None else sampling_params
         check_kind(params, SamplingParams, "sampling_params")
         inputs = self._connection.inputs
         request = await _off_the_loop(
@@ -110,10 +110,11 @@ class AsyncLLM:
         tenant: str = "",
     ) -> PoolingRequestOutput:
         """The vectors of one text; cancelling aborts the request."""
+        params = PoolingParams() if pooling_params is None else pooling_params
         request = await _off_the_loop(
             _is_long(prompt),
             lambda: self._connection.inputs.process_embedding(
-                prompt, pooling_params or PoolingParams(), request_id=request_id, priority=priority, tenant=tenant
+                prompt, params, request_id=request_id, priority=priority, tenant=tenant
             ),
         )
         stream = Stream()

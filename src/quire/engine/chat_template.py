@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from types import UnionType
 from typing import Any
 
 from quire.core.places import load_place
@@ -77,10 +78,17 @@ def render_chat(
             " last message or opens a new one; set one of them to false.",
             field="continue_final_message",
         )
-    if not isinstance(messages, Sequence):
+    given: object = messages
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise InvalidRequestError(
-            f"A conversation is a list of messages, got {type(messages).__name__}.", field="messages"
+            f"A conversation is a list of messages, got {type(given).__name__}.", field="messages"
         )
+    _check_kind("chat_template", chat_template, str, "text")
+    _check_kind("tools", tools, list | tuple, "a list of dicts")
+    for tool in tools or ():
+        _check_kind("tools", tool, Mapping, "a list of dicts")
+    _check_kind("documents", documents, list | tuple, "a list")
+    _check_kind("chat_template_kwargs", chat_template_kwargs, Mapping, "a dict")
     template = _choose_template(tokenizer, chat_template, tools is not None)
     read = _checked_message if _READS_PARTS.search(template) else plain_message
     conversation = [read(message, index) for index, message in enumerate(messages)]
@@ -98,6 +106,12 @@ def render_chat(
     }
     text = _render(template, variables, limits or TemplateLimits())
     return _cut_at_mark(text) if continue_final_message else text
+
+
+def _check_kind(field: str, value: object, kind: type | UnionType, wanted: str) -> None:
+    """Raises InvalidRequestError for what is there and of another kind."""
+    if value is not None and not isinstance(value, kind):
+        raise InvalidRequestError(f"{field} must be {wanted}, got {value!r:.100}.", field=field)
 
 
 def _choose_template(tokenizer: Tokenizer, chat_template: str | None, has_tools: bool) -> str:
@@ -171,6 +185,10 @@ def _checked_message(message: object, index: int) -> dict[str, Any]:
     calls = bool(message.get("tool_calls"))
     given = {name: value for name, value in message.items() if value is not None or (calls and name == "content")}
     plain: dict[str, Any] = _plain(given, f"messages[{index}]")
+    if isinstance(plain.get("content"), bool | int | float):
+        raise InvalidRequestError(
+            f"messages[{index}].content must be text or a list of parts, got {plain['content']!r}.", field="messages"
+        )
     plain["role"] = ROLES_OF_OTHER_NAME.get(plain["role"], plain["role"])
     if plain["role"] == "assistant" and not calls:
         plain.setdefault("content", "")

@@ -27,6 +27,7 @@ from quire.errors import InvalidRequestError, PromptTooLongError
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a dict with `prompt` (text) or `prompt_token_ids` (and, for the record, its `prompt`)."""
+PROMPT_KEYS = ("prompt", "prompt_token_ids")
 
 
 CHARACTERS_A_TOKEN = 16
@@ -176,10 +177,17 @@ class InputProcessor:
         if isinstance(prompt, str):
             return prompt, self._tokenizer.encode(prompt)
         if isinstance(prompt, Mapping):
+            text = _checked_text(prompt)
             if "prompt_token_ids" in prompt:
-                return prompt.get("prompt"), self.check_token_ids(prompt["prompt_token_ids"])
-            if isinstance(prompt.get("prompt"), str):
-                return prompt["prompt"], self._tokenizer.encode(prompt["prompt"])
+                token_ids = prompt["prompt_token_ids"]
+                if not isinstance(token_ids, Sequence) or isinstance(token_ids, str | bytes):
+                    raise InvalidRequestError(
+                        f"'prompt_token_ids' in a prompt dict is a list of token ids, got {type(token_ids).__name__}.",
+                        field="prompt",
+                    )
+                return text, self.check_token_ids(token_ids)
+            if text is not None:
+                return text, self._tokenizer.encode(text)
             raise InvalidRequestError(
                 f"A prompt dict needs 'prompt' (text) or 'prompt_token_ids', got the keys {sorted(map(str, prompt))}.",
                 field="prompt",
@@ -291,6 +299,23 @@ class InputProcessor:
             return secrets.randbits(64)
         digest = hashlib.sha256(f"{self._seed}/{own_id}".encode()).digest()
         return int.from_bytes(digest[:8], "little")
+
+
+def _checked_text(prompt: Mapping[str, Any]) -> str | None:
+    """The text of a prompt dict. Raises InvalidRequestError for a key that would be left out: the answer would be to another question,
+    or its cache shared against the caller's will."""
+    unknown = sorted(str(key) for key in prompt if key not in PROMPT_KEYS and prompt[key] is not None)
+    if unknown:
+        raise InvalidRequestError(
+            f"A prompt dict has {' and '.join(PROMPT_KEYS)}, not {', '.join(unknown)}; leave that out, and give what is no"
+            " part of the prompt as an argument beside it.",
+            field="prompt",
+            value=unknown,
+        )
+    text = prompt.get("prompt")
+    if text is not None and not isinstance(text, str):
+        raise InvalidRequestError(f"'prompt' in a prompt dict is text, got {type(text).__name__}.", field="prompt")
+    return text
 
 
 def _one_thread() -> ThreadPoolExecutor:

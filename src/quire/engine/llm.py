@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from numbers import Real
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
-from quire.config import OFFLINE_BATCHED_TOKENS, EngineConfig
+from quire.config import OFFLINE_BATCHED_TOKENS, engine_config
 from quire.core.embedding import (
     EmbeddingRequest,
     EmbeddingRequestOutput,
@@ -57,9 +57,7 @@ class LLM:
         max_num_batched_tokens: int = OFFLINE_BATCHED_TOKENS,
         **config: Any,
     ) -> None:
-        self._engine = launch(
-            EngineConfig(model=cast(str, model), max_num_batched_tokens=max_num_batched_tokens, **config)
-        )
+        self._engine = launch(engine_config(model, {"max_num_batched_tokens": max_num_batched_tokens, **config}))
         self._turn = threading.RLock()
         """Threads that call at the same time take turns: the engine is one thread's."""
 
@@ -80,10 +78,14 @@ class LLM:
         prompt_list = _as_list(prompts)
         params_list = _for_each(sampling_params, SamplingParams(), len(prompt_list), "sampling_params")
         priorities = _for_each(priority, 0, len(prompt_list), "priority")
-        requests = [
-            self._engine.inputs.process(prompt, _final_only(params), priority=prompt_priority, cache_salt=cache_salt)
-            for prompt, params, prompt_priority in zip(prompt_list, params_list, priorities, strict=True)
-        ]
+        requests: list[Request] = []
+        for prompt, params, prompt_priority in zip(prompt_list, params_list, priorities, strict=True):
+            with _named(len(requests), len(prompt_list)):
+                requests.append(
+                    self._engine.inputs.process(
+                        prompt, _final_only(params), priority=prompt_priority, cache_salt=cache_salt
+                    )
+                )
         return self._run(requests, RequestOutput, use_tqdm)
 
     def chat(
@@ -262,6 +264,17 @@ def _for_each(params: Params | Sequence[Params] | None, default: Params, num_pro
             f"There are {len(params)} {field} for {num_prompts} prompts; give one, or one each.", field=field
         )
     return list(params)
+
+
+@contextmanager
+def _named(index: int, num_prompts: int) -> Iterator[None]:
+    """A refusal of one prompt of several says which one it is."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        if error.field != "prompt" or num_prompts == 1:
+            raise
+        raise type(error)(f"prompts[{index}]: {error}", field=error.field, value=error.value) from error
 
 
 def _final_only(params: SamplingParams) -> SamplingParams:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import re
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from quire.bench.serve.comparison import compare
 from quire.bench.serve.plot import timeline
+from quire.bench.serve.report import print_sweep
 from quire.bench.serve.result import ClientLoad, ServedRequest, ServeResult, parse_objectives, served_request
 from quire.bench.serve.traffic import Traffic
 from quire.bench.times import Measurement
@@ -56,6 +60,15 @@ def result(requests: list[ServedRequest] = RUN, **changes: Any) -> ServeResult:
     return ServeResult(
         Measurement(4.0, requests), requests, Traffic(), None, ClientLoad(1.0, [0.002, 0.001]), **changes
     )
+
+
+def test_a_sweep_is_shown_whole_in_80_columns() -> None:
+    slow = [served_request(answer(0, [12.3, 36.4, 60.5], Usage(10, 3)), 10, 0)]
+    console = Console(file=io.StringIO(), width=80)
+    print_sweep([result(), result(slow, objectives=parse_objectives(["ttft:500"]))], console)
+    shown = console.file.getvalue()
+    assert "…" not in shown
+    assert {"12,300", "24,100", "60,500", "good", "failed"} <= set(re.findall(r"[\w,]+", shown))
 
 
 def test_the_keys_and_figures_of_a_run() -> None:

@@ -178,5 +178,5 @@ def _open_tokenizer(name: str) -> Tokenizer:
         return Tokenizer(open_checkpoint(name, with_weights=False).tokenizer)
     except QuireError as error:
         raise QuireError(
-            f"No tokenizer for {name} ({error}) Name a model that has the same with --tokenizer."
+            f"There is no tokenizer for {name}: {str(error).rstrip('.')}; name a model that has the same with --tokenizer."
         ) from error

@@ -78,7 +78,7 @@ def _statistics(metric: str, percentiles: Sequence[float]) -> list[tuple[str, st
 
 
 def print_sweep(results: Sequence[ServeResult], console: Console) -> None:
-    """One row a rate."""
+    """One row a rate, in 80 columns without a figure cut."""
     columns = (
         "req/s asked",
         "req/s",
@@ -87,27 +87,31 @@ def print_sweep(results: Sequence[ServeResult], console: Console) -> None:
         "TTFT p99",
         "TPOT p50",
         "E2EL p50",
-        "goodput",
+        "good req/s",
         "failed",
     )
-    table = Table(*columns, title="Rate sweep (latencies in ms)")
+    table = Table(*columns, title="Rate sweep (latencies in ms)", pad_edge=False)
     for column in table.columns:
-        column.justify = "right"
+        column.justify, column.overflow = "right", "fold"
     for result in results:
         figures = result.measurement.to_dict(percentiles=(50, 99))
         goodput = result.goodput()
         table.add_row(
             f"{result.traffic.request_rate:g}",
             f"{figures['request_throughput']:,.2f}",
-            f"{figures['output_throughput']:,.1f}",
+            _three_digits(figures["output_throughput"]),
             *(
-                f"{figures[key]:,.1f}" if key in figures else "-"
+                _three_digits(figures[key]) if key in figures else "-"
                 for key in ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p50_e2el_ms")
             ),
             "-" if goodput is None else f"{goodput:,.2f}",
             str(figures["failed"]),
         )
     console.print(table)
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def print_comparison(comparisons: Sequence[Comparison], console: Console) -> None:
