@@ -16,6 +16,7 @@ from quire.errors import InvalidRequestError
 
 Task = Literal["generate", "embed"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+ResolvedDType = Literal["float32", "bfloat16", "float16"]
 PackedCache = Literal["auto", "on", "off"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 EvictionPolicyName = Literal["lru", "lfu"]
@@ -297,7 +298,7 @@ class WorkerConfig:
     """What a worker needs to load its model; plain data, so that it can cross a process border."""
 
     model: str
-    dtype: Literal["float32", "bfloat16", "float16"]
+    dtype: ResolvedDType
     quantization: Quantization = "none"
     kv_cache_dtype: KVCacheDType
     preallocate_kv_cache: bool = False

@@ -86,11 +86,11 @@ def test_rows_of_every_tensor_of_a_real_model(name: str) -> None:
     content = np.memmap(path, np.uint8, "r")
     with GGUFFile(path) as file:
         assert file.tensors
-        for tensor in file.tensors.values():
+        for name, tensor in file.tensors.items():
             num_rows = tensor.shape[0]
             stored = content[tensor.offset : tensor.offset + tensor.num_bytes].reshape(num_rows, -1)
             for start in (0, num_rows // 2):
                 stop = min(num_rows, start + 128)
                 expected = reference(np.array(stored[start:stop]), tensor.type.number)
-                ours = file.read_rows(tensor.name, start, stop)
+                ours = file.read_rows(name, start, stop)
                 assert_same_bits(ours.reshape(stop - start, -1), expected)

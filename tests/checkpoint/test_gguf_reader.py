@@ -160,8 +160,8 @@ def test_a_real_model_is_read_as_the_gguf_package_reads_it() -> None:
     with GGUFFile(path) as file:
         assert {key: theirs.fields[key].contents() for key in file.metadata} == file.metadata
         assert [
-            (tensor.name, tensor.shape, tensor.type.number, tensor.offset, tensor.num_bytes)
-            for tensor in file.tensors.values()
+            (name, tensor.shape, tensor.type.number, tensor.offset, tensor.num_bytes)
+            for name, tensor in file.tensors.items()
         ] == [
             (tensor.name, tuple(tensor.shape.tolist()[::-1]), tensor.tensor_type, tensor.data_offset, tensor.n_bytes)
             for tensor in theirs.tensors

@@ -67,9 +67,16 @@ def test_other_steps_are_refused(tmp_path: Path) -> None:
         read_pooling(tmp_path, DEFAULT)
 
 
-@pytest.mark.parametrize("content", ["{}", '[{"path": 1}]', "[", '["x"]'])
-def test_damaged_modules_are_named(content: str, tmp_path: Path) -> None:
-    (tmp_path / "modules.json").write_text(content)
+NESTED = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{}", b'[{"path": 1}]', b"[", b'["x"]', b'[{"type": "\xff"}]', b'[{"type": "", "more": %s}]' % NESTED],
+    ids=["object", "no type", "cut", "texts", "no UTF-8", "nested"],
+)
+def test_damaged_modules_are_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"modules\.json is not a list of modules"):
         read_pooling(tmp_path, DEFAULT)
 

@@ -62,7 +62,7 @@ def test_several_files_without_an_index_are_not_guessed_at(tmp_path: Path) -> No
 
 def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / INDEX_FILE)
-    with pytest.raises(CheckpointError, match=r"index\.json could not be read: it is a pipe .*fetch it again"):
+    with pytest.raises(CheckpointError, match=r"index\.json could not be read: it is a pipe .*fetch the file again"):
         find_safetensors(tmp_path)
 
 

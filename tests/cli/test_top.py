@@ -21,7 +21,7 @@ from tests.server.records import make_record, status
 
 from quire.cli.main import main
 from quire.cli.top import Watch
-from quire.client.address import ServerAddress
+from quire.client.address import RemoteError, ServerAddress
 from quire.client.server_metrics import Change, parse_metrics
 from quire.core.stats import EngineStats
 from quire.core.wire import EngineStatus
@@ -214,6 +214,17 @@ def watch(url: str, output: int) -> subprocess.Popen[bytes]:
         stdin=output, stdout=output, stderr=output, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
     )  # fmt: skip
+
+
+def test_a_page_of_numbers_that_are_none_can_be_shown() -> None:
+    page = """quire:num_requests_running 1
+quire:generation_tokens_total %s
+"""
+    before, after = (parse_metrics(page % value, time) for time, value in ((1.0, "1"), (2.0, "+Inf")))
+    Watch(ServerAddress("http://h")).frame(Change(before, after))
+    Watch(ServerAddress("http://h")).frame(Change(before, parse_metrics(page % "NaN", 2.0)))
+    with pytest.raises(RemoteError, match="metrics cannot be read"):
+        parse_metrics(page % 'NaN\nquire:x_bucket{le="wide"} 1', 3.0)
 
 
 def test_without_a_terminal_each_look_is_printed(server: MetricsServer) -> None:

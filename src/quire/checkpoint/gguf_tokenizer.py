@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,13 +31,8 @@ _REBUILD_VERSION = 2
 DIGEST_BYTES = hashlib.sha256().digest_size
 """In front of what is cached, of all that follows."""
 _PREFIX = "tokenizer.ggml."
-_ENTRIES: Mapping[str, tuple[str, set[type]]] = {
-    "tokens": ("strings", {str}),
-    "merges": ("strings", {str}),
-    "token_type": ("whole numbers", {int}),
-    "scores": ("numbers", {int, float}),
-}
-"""What each array is made of: in words, and as Python has it."""
+
+T = TypeVar("T")
 
 
 def read_gguf_tokenizer(
@@ -49,13 +44,11 @@ def read_gguf_tokenizer(
     """
     fields = ConfigFields(metadata, source, _PREFIX)
     kind, pre_tokenizer = fields.text("model"), fields.text("pre")
-    tokens: Sequence[str] = _array(metadata, "tokens", source)
+    tokens = _required(fields, "tokens", fields.texts("tokens"))
     if kind == "gpt2":
-        tokenizer_json = _rebuild_byte_level(
-            metadata, tokens, source, "default" if pre_tokenizer is None else pre_tokenizer
-        )
+        tokenizer_json = _rebuild_byte_level(fields, tokens, "default" if pre_tokenizer is None else pre_tokenizer)
     elif kind == "llama":
-        tokenizer_json = _cached(metadata, lambda: _rebuild_sentencepiece(metadata, tokens, source))
+        tokenizer_json = _cached(metadata, lambda: _rebuild_sentencepiece(fields, tokens))
     else:
         raise fields.unsupported("model", "gpt2 and llama")
     adds_bos_unless_told = kind == "llama" or pre_tokenizer == "llama-bpe"
@@ -63,28 +56,28 @@ def read_gguf_tokenizer(
         source=source,
         tokenizer_json=tokenizer_json,
         model_vocab_size=model_vocab_size,
-        special_tokens=_named_tokens(metadata, tokens, source),
+        special_tokens=_named_tokens(fields, tokens),
         eos_token_ids=eos_token_ids,
         add_bos=fields.flag("add_bos_token", adds_bos_unless_told),
         chat_templates=_chat_templates(ConfigFields(metadata, source)),
     )
 
 
-def _rebuild_byte_level(metadata: Metadata, tokens: Sequence[str], source: str, pre_tokenizer: str) -> bytes:
-    merges = _array(metadata, "merges", source)
+def _rebuild_byte_level(fields: ConfigFields, tokens: Sequence[str], pre_tokenizer: str) -> bytes:
+    merges = _required(fields, "merges", fields.texts("merges"))
     vocab = {token: token_id for token_id, token in enumerate(tokens)}
-    added_tokens = _added_tokens(tokens, _token_types(metadata, tokens, source))
+    added_tokens = _added_tokens(tokens, _token_types(fields, len(tokens)))
     return serialize(byte_level_tokenizer_json(pre_tokenizer, vocab, merges, added_tokens))
 
 
-def _rebuild_sentencepiece(metadata: Metadata, tokens: Sequence[str], source: str) -> bytes:
-    if metadata.get("tokenizer.ggml.precompiled_charsmap"):
+def _rebuild_sentencepiece(fields: ConfigFields, tokens: Sequence[str]) -> bytes:
+    if fields.integers("precompiled_charsmap"):
         raise UnsupportedModelError(
-            f"{source}: the tokenizer normalizes text by a character map (tokenizer.ggml.precompiled_charsmap),"
+            f"{fields.source}: the tokenizer normalizes text by a character map (tokenizer.ggml.precompiled_charsmap),"
             " which is not supported; use the model's safetensors directory instead."
         )
-    scores = _array(metadata, "scores", source, length=len(tokens))
-    types = _token_types(metadata, tokens, source)
+    scores = _required(fields, "scores", fields.numbers("scores"), length=len(tokens))
+    types = _token_types(fields, len(tokens))
     # Converters write the tokens made of spaces as spaces; text reaches the merges with each space as WORD_START.
     pieces = [token.replace(" ", WORD_START) for token in tokens]
     merge_scores = {
@@ -93,34 +86,35 @@ def _rebuild_sentencepiece(metadata: Metadata, tokens: Sequence[str], source: st
         for token_id, token_type in enumerate(types)
         if token_type in (TokenType.NORMAL, TokenType.USER_DEFINED)
     }
-    unknown = _token_id(metadata, "unknown", tokens, source)
+    unknown = _token_id(fields, "unknown", tokens)
     tokenizer = sentencepiece_tokenizer_json(
         pieces,
         merge_scores,
         _added_tokens(pieces, types),
         unk_token=None if unknown is None else pieces[unknown],
-        add_space_prefix=ConfigFields(metadata, source, _PREFIX).flag("add_space_prefix", True),
+        add_space_prefix=fields.flag("add_space_prefix", True),
     )
     return serialize(tokenizer)
 
 
-def _array(metadata: Metadata, name: str, source: str, *, length: int | None = None) -> Sequence[Any]:
-    key = f"{_PREFIX}{name}"
-    if key not in metadata:
-        raise CheckpointError(f"{source} has no {key}; the file carries no usable tokenizer, fetch another one.")
-    array: Sequence[Any] = metadata[key]
-    in_words, types = _ENTRIES[name]
-    if not isinstance(array, list) or not types.issuperset(map(type, array)):
-        raise ConfigFields(metadata, source).damaged(key, f"an array of {in_words}")
+def _required(fields: ConfigFields, name: str, array: list[T] | None, *, length: int | None = None) -> list[T]:
+    """The array read from that field, which must be there and, where it is given, of that length."""
+    if array is None:
+        raise CheckpointError(
+            f"{fields.source} has no {_PREFIX}{name}; the file carries no usable tokenizer, fetch another one."
+        )
     if length is not None and len(array) != length:
-        raise CheckpointError(f"{source}: {key} has {len(array)} entries for {length} tokens; the file is damaged.")
+        raise CheckpointError(
+            f"{fields.source}: {_PREFIX}{name} has {len(array)} entries for {length} tokens; the file is damaged."
+        )
     return array
 
 
-def _token_types(metadata: Metadata, tokens: Sequence[str], source: str) -> Sequence[int]:
-    if "tokenizer.ggml.token_type" not in metadata:
-        return [TokenType.NORMAL] * len(tokens)
-    return _array(metadata, "token_type", source, length=len(tokens))
+def _token_types(fields: ConfigFields, num_tokens: int) -> Sequence[int]:
+    types = fields.integers("token_type")
+    if types is None:
+        return [TokenType.NORMAL] * num_tokens
+    return _required(fields, "token_type", types, length=num_tokens)
 
 
 def _added_tokens(tokens: Sequence[str], types: Sequence[int]) -> list[AddedToken]:
@@ -133,14 +127,13 @@ def _added_tokens(tokens: Sequence[str], types: Sequence[int]) -> list[AddedToke
     ]
 
 
-def _token_id(metadata: Metadata, name: str, tokens: Sequence[str], source: str) -> int | None:
-    fields = ConfigFields(metadata, source, _PREFIX)
+def _token_id(fields: ConfigFields, name: str, tokens: Sequence[str]) -> int | None:
     return fields.optional_integer(f"{name}_token_id", minimum=0, maximum=len(tokens) - 1)
 
 
-def _named_tokens(metadata: Metadata, tokens: Sequence[str], source: str) -> dict[str, str]:
+def _named_tokens(fields: ConfigFields, tokens: Sequence[str]) -> dict[str, str]:
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
-    ids = {role: _token_id(metadata, name, tokens, source) for name, role in names.items()}
+    ids = {role: _token_id(fields, name, tokens) for name, role in names.items()}
     return {role: tokens[token_id] for role, token_id in ids.items() if token_id is not None}
 
 

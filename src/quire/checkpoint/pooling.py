@@ -7,15 +7,15 @@ nothing to read, and the family's default holds: the mean of all tokens, normali
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.model_config import PoolingConfig, PoolingKind
-from quire.checkpoint.small_file import MAX_SETTINGS_BYTES, read_small_file
-from quire.checkpoint.tokenizer_files import read_json
-from quire.errors import CheckpointError, UnsupportedModelError, in_words
+from quire.checkpoint.small_file import MAX_SETTINGS_BYTES, read_json, read_json_as
+from quire.errors import CheckpointError, UnsupportedModelError
 
 MODULES_FILE, LENGTH_FILE, STEP_FILE = "modules.json", "sentence_bert_config.json", "config.json"
 MODES: Mapping[str, PoolingKind] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
@@ -34,23 +34,19 @@ class _Module(msgspec.Struct):
 
 def read_pooling(directory: Path, default: PoolingConfig) -> PoolingConfig:
     """Raises CheckpointError for damaged files, UnsupportedModelError for steps that quire does not implement."""
-    max_tokens = ConfigFields(read_json(directory / LENGTH_FILE), str(directory / LENGTH_FILE)).optional_integer(
-        "max_seq_length"
-    )
-    max_tokens = min(max_tokens or default.max_tokens, default.max_tokens)
+    longest = _read_fields(directory / LENGTH_FILE).optional_integer("max_seq_length")
+    max_tokens = min(longest or default.max_tokens, default.max_tokens)
     modules = _read_modules(directory / MODULES_FILE)
     if not modules:
-        return PoolingConfig(kind=default.kind, normalize=default.normalize, max_tokens=max_tokens)
+        return replace(default, max_tokens=max_tokens)
     steps = [module.step for module in modules]
     if steps not in (["Transformer", "Pooling"], list(STEPS)):
         raise UnsupportedModelError(
             f"{directory / MODULES_FILE} has the steps {', '.join(steps)}; quire supports Transformer and Pooling,"
             " with or without Normalize."
         )
-    path = _within(directory, modules[1].path) / STEP_FILE
-    return PoolingConfig(
-        kind=_read_kind(ConfigFields(read_json(path), str(path))), normalize="Normalize" in steps, max_tokens=max_tokens
-    )
+    kind = _read_kind(_read_fields(_within(directory, modules[1].path) / STEP_FILE))
+    return PoolingConfig(kind=kind, normalize="Normalize" in steps, max_tokens=max_tokens)
 
 
 def files_of_modules(modules_file: Path) -> list[str]:
@@ -62,14 +58,11 @@ def files_of_modules(modules_file: Path) -> list[str]:
 
 
 def _read_modules(path: Path) -> list[_Module]:
-    try:
-        return msgspec.json.decode(read_small_file(path, MAX_SETTINGS_BYTES), type=list[_Module])
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise CheckpointError(f"{path} could not be read: {in_words(error)}; fetch the file again.") from error
-    except msgspec.MsgspecError as error:
-        raise CheckpointError(f"{path} is not a list of modules: {error}; fetch the file again.") from error
+    return read_json_as(path, list[_Module], MAX_SETTINGS_BYTES, "is not a list of modules", if_missing=[])
+
+
+def _read_fields(path: Path) -> ConfigFields:
+    return ConfigFields(read_json(path), str(path))
 
 
 def _within(directory: Path, path: str) -> Path:

@@ -44,7 +44,7 @@ class SafetensorsFiles:
     def info(self, name: str) -> TensorInfo:
         """Raises CheckpointError if there is no such tensor, UnsupportedModelError if its dtype is no weights' dtype."""
         file, tensor = self._find(name)
-        return TensorInfo(name, tensor.shape, _dtype(file, tensor)[0])
+        return TensorInfo(tensor.shape, _dtype(file, tensor)[0])
 
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
         """Rows [start, stop) as a read-only view of the file. A 0-d tensor is read as one row. Raises as `info`."""

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import msgspec
 
-from quire.checkpoint.small_file import MAX_LISTING_BYTES, read_small_file
-from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError, in_words
+from quire.checkpoint.small_file import MAX_LISTING_BYTES, read_json_as
+from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -58,12 +58,7 @@ def find_safetensors(directory: Path) -> list[Path]:
 
 def shard_names(index: Path) -> list[str]:
     """The files an index names, each a plain name beside it. Raises CheckpointError."""
-    try:
-        weight_map = msgspec.json.decode(read_small_file(index, MAX_LISTING_BYTES), type=_Index).weight_map
-    except OSError as error:
-        raise CheckpointError(f"{index} could not be read: {in_words(error)}; fetch it again.") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{index} is not an index of safetensors files: {error}; fetch it again.") from error
+    weight_map = read_json_as(index, _Index, MAX_LISTING_BYTES, "is not an index of safetensors files").weight_map
     for tensor, name in weight_map.items():
         if not name.endswith(".safetensors") or any(mark in name for mark in "/\\:\0"):
             raise CheckpointError(

@@ -35,12 +35,11 @@ class TokenDecoder:
     strips_leading_space: bool
 
 
-def read_token_decoder(decoder_json: str | None) -> TokenDecoder:
-    """The token decoder for a tokenizer.json's `decoder` entry (as JSON).
+def read_token_decoder(decoder: Mapping[str, Any] | None) -> TokenDecoder:
+    """The token decoder for a tokenizer.json's `decoder` entry.
 
     Raises UnsupportedModelError for a decoder whose text is not a concatenation of its tokens' bytes.
     """
-    decoder = None if decoder_json is None else json.loads(decoder_json)
     if decoder is None:  # the library then joins tokens with spaces
         return TokenDecoder(lambda token, is_added: f" {token}".encode(), strips_leading_space=True)
     steps: list[Mapping[str, Any]] = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
@@ -141,7 +140,7 @@ def read_vocabulary(tokenizer_json: bytes) -> Vocabulary:
     apart, each of which takes memory; msgspec.ValidationError for what is no tokenizer.json.
     """
     parts = msgspec.json.decode(tokenizer_json, type=_TokenizerJson)
-    to_bytes = read_token_decoder(json.dumps(parts.decoder)).to_bytes
+    to_bytes = read_token_decoder(parts.decoder).to_bytes
     vocab = parts.model.vocab
     ids = vocab if isinstance(vocab, dict) else {text: token_id for token_id, (text, _) in enumerate(vocab)}
     added = {token.id: token.content for token in parts.added_tokens}

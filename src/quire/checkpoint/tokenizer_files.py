@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from quire.checkpoint.small_file import MAX_LISTING_BYTES, MAX_SETTINGS_BYTES, read_small_file, read_small_text
+from quire.checkpoint.small_file import (
+    MAX_LISTING_BYTES,
+    MAX_SETTINGS_BYTES,
+    read_json,
+    read_json_as,
+    read_small_file,
+    read_small_text,
+)
 from quire.checkpoint.tokenizer_json import AddedToken, byte_level_tokenizer_json, serialize
 from quire.errors import CheckpointError, in_words
 
@@ -70,7 +76,7 @@ def read_tokenizer_files(directory: Path, model_vocab_size: int, eos_token_ids: 
     add_bos = config.get("add_bos_token")
     return TokenizerFiles(
         source=str(directory),
-        tokenizer_json=_read_tokenizer_json(directory),
+        tokenizer_json=_read_tokenizer_json(directory, special_tokens),
         model_vocab_size=model_vocab_size,
         special_tokens=special_tokens,
         eos_token_ids=eos_token_ids,
@@ -79,20 +85,7 @@ def read_tokenizer_files(directory: Path, model_vocab_size: int, eos_token_ids: 
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is no such file. Raises CheckpointError if it holds anything else."""
-    try:
-        content = json.loads(read_small_file(path, MAX_SETTINGS_BYTES))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} could not be read as JSON: {in_words(error)}; fetch the file again.") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds a JSON {type(content).__name__}, not an object; fetch the file again.")
-    return content
-
-
-def _read_tokenizer_json(directory: Path) -> bytes:
+def _read_tokenizer_json(directory: Path, special_tokens: Mapping[str, str]) -> bytes:
     path = directory / "tokenizer.json"
     if path.exists():
         try:
@@ -100,7 +93,7 @@ def _read_tokenizer_json(directory: Path) -> bytes:
         except OSError as error:
             raise CheckpointError(f"{path} could not be read: {in_words(error)}; fetch the file again.") from error
     if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
-        return _join_vocab_and_merges(directory)
+        return _join_vocab_and_merges(directory, special_tokens)
     others = ", ".join(sorted(p.name for p in directory.glob("*.model"))) or "no other tokenizer file either"
     raise CheckpointError(
         f"{directory} has no tokenizer.json and no vocab.json with merges.txt ({others}); save the fast tokenizer"
@@ -108,13 +101,13 @@ def _read_tokenizer_json(directory: Path) -> bytes:
     )
 
 
-def _join_vocab_and_merges(directory: Path) -> bytes:
+def _join_vocab_and_merges(directory: Path, special_tokens: Mapping[str, str]) -> bytes:
     """GPT-2's and OPT's older pair of files as one tokenizer.json."""
     ids = _read_ids(directory / "vocab.json")
     lines = _read_text(directory / "merges.txt", MAX_LISTING_BYTES).split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
-    named = set(_special_tokens(directory, read_json(directory / "tokenizer_config.json")).values())
-    special = {text: ids[text] for text in named if text in ids} | _read_ids(directory / "added_tokens.json")
+    special = {text: ids[text] for text in special_tokens.values() if text in ids}
+    special |= _read_ids(directory / "added_tokens.json")
     added = [AddedToken(token_id, text, special=True) for text, token_id in sorted(special.items(), key=lambda t: t[1])]
     return serialize(byte_level_tokenizer_json("gpt-2", ids, merges, added))
 
@@ -141,14 +134,7 @@ _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 def _read_ids(path: Path) -> dict[str, int]:
     """Id by token; empty if there is no such file."""
-    try:
-        return msgspec.json.decode(read_small_file(path, MAX_LISTING_BYTES), type=dict[str, _TokenId])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CheckpointError(
-            f"{path} holds no token ids by token: {in_words(error)}; fetch the file again."
-        ) from error
+    return read_json_as(path, dict[str, _TokenId], MAX_LISTING_BYTES, "holds no token ids by token", if_missing={})
 
 
 class _NamedTemplate(msgspec.Struct):

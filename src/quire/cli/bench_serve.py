@@ -25,6 +25,7 @@ from quire.bench.serve.traces import TraceScale
 from quire.bench.serve.traffic import Traffic
 from quire.bench.times import METRICS
 from quire.bench.workloads import parse_lengths
+from quire.cli.config_flags import flag
 from quire.cli.server_flags import add_server_flags, server_address
 from quire.cli.shared_flags import add_shared_flags, count, readable_file, seconds, writable_file
 from quire.errors import InvalidRequestError, QuireError
@@ -179,7 +180,9 @@ def run(args: argparse.Namespace) -> None:
     if args.measure_client:
         _measure_client(args)
         return
-    _check(args)
+    if args.plot is not None:
+        check_can_plot(args.plot)
+    _check_traffic(args)
     bench = ServeBench(_options(args))
     _report(args, bench, asyncio.run(bench.run(show_progress=not args.quiet)))
 
@@ -196,12 +199,6 @@ def _measure_client(args: argparse.Namespace) -> None:
         write_json(overhead.to_dict(), args.output)
 
 
-def _check(args: argparse.Namespace) -> None:
-    if args.plot is not None:
-        check_can_plot(args.plot)
-    _check_traffic(args)
-
-
 def _check_traffic(args: argparse.Namespace) -> None:
     """Raises InvalidRequestError for flags that would decide nothing."""
     names: tuple[str, ...]
@@ -215,8 +212,7 @@ def _check_traffic(args: argparse.Namespace) -> None:
         reason, names = "There is no ramp without --ramp-up-strategy", RAMP
     given = [name for name in names if getattr(args, name) is not None]
     if given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise InvalidRequestError(f"{reason}; leave out {flags}.", field=given[0])
+        raise InvalidRequestError(f"{reason}; leave out {', '.join(map(flag, given))}.", field=given[0])
 
 
 def _words(text: str, flag: str, known: tuple[str, ...]) -> list[str]:

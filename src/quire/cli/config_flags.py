@@ -10,6 +10,17 @@ from typing import Any, get_args, get_origin, get_type_hints
 SHORT_FLAGS = {"model": "-m"}
 
 
+def flag(name: str) -> str:
+    """The flag of a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def given_flags(args: argparse.Namespace, names: Container[str]) -> dict[str, Any]:
+    """The flags that were given, as keyword arguments of their configuration, which has tuples for lists."""
+    given = {name: value for name, value in vars(args).items() if name in names}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
 def add_config_flags(parser: argparse.ArgumentParser, title: str, config: type, names: Container[str]) -> None:
     """Add `--max-model-len` for `max_model_len` and so on; flags left out keep the configuration's default."""
     group = parser.add_argument_group(title)
@@ -17,14 +28,13 @@ def add_config_flags(parser: argparse.ArgumentParser, title: str, config: type, 
     for knob in fields(config):
         if knob.name not in names:
             continue
-        flags = [f"--{knob.name.replace('_', '-')}"]
-        if knob.name in SHORT_FLAGS:
-            flags.insert(0, SHORT_FLAGS[knob.name])
+        short = [SHORT_FLAGS[knob.name]] if knob.name in SHORT_FLAGS else []
         help_line = knob.metadata["help"]
         if knob.default not in (None, ()) and "default" not in help_line:
             help_line += f" (default: {knob.default})"
         group.add_argument(
-            *flags,
+            *short,
+            flag(knob.name),
             dest=knob.name,
             default=argparse.SUPPRESS,
             help=help_line.replace("%", "%%"),

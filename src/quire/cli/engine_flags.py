@@ -1,11 +1,11 @@
-"""Command-line flags of the engine, made from the fields of EngineConfig: each knob has its help and default there."""
+"""Command-line flags of the engine."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from quire.cli.config_flags import add_config_flags
+from quire.cli.config_flags import add_config_flags, flag, given_flags
 from quire.config import EngineConfig
 
 OF_EVERY_MODEL = (
@@ -29,7 +29,7 @@ def add_engine_flags(parser: argparse.ArgumentParser, names: tuple[str, ...]) ->
 
 def engine_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """The engine flags that were given, as keyword arguments of `EngineConfig`, `LLM` and `AsyncLLM`."""
-    return {name: value for name, value in vars(args).items() if name in args.engine_flags}
+    return given_flags(args, args.engine_flags)
 
 
 def engine_flag_words(args: argparse.Namespace) -> list[str]:
@@ -37,9 +37,8 @@ def engine_flag_words(args: argparse.Namespace) -> list[str]:
     given = engine_arguments(args)
     words = [str(given.pop("model"))] if "model" in given else []
     for name, value in given.items():
-        flag = name.replace("_", "-")
         if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
+            words.append(flag(name if value else f"no_{name}"))
         else:
-            words += [f"--{flag}", str(value)]
+            words += [flag(name), str(value)]
     return words

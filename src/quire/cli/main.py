@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import traceback
-from dataclasses import dataclass
 from typing import NoReturn, TextIO
 
 from quire import __version__
@@ -27,27 +26,19 @@ examples:
   quire bench throughput --num-prompts 32 --output-len 128
 """
 
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """`module` has add_arguments(parser) and run(args), which may return an exit code."""
-
-    module: str
-    help: str
-
-
 COMMANDS = {
-    "pull": Command("quire.cli.pull", "fetch a built-in model"),
-    "serve": Command("quire.cli.serve", "serve a model over HTTP"),
-    "generate": Command("quire.cli.generate", "continue one or more prompts"),
-    "chat": Command("quire.cli.chat", "talk to a model"),
-    "complete": Command("quire.cli.complete", "continue a prompt on a server"),
-    "run-batch": Command("quire.cli.run_batch", "answer a file of requests"),
-    "top": Command("quire.cli.top", "watch a server"),
-    "plan": Command("quire.cli.plan", "what a model needs of memory, and what fits"),
-    "bench": Command("quire.cli.bench", "measure a server, its start, latency or throughput"),
-    "collect-env": Command("quire.cli.collect_env", "describe this machine for a bug report"),
+    "pull": "fetch a built-in model",
+    "serve": "serve a model over HTTP",
+    "generate": "continue one or more prompts",
+    "chat": "talk to a model",
+    "complete": "continue a prompt on a server",
+    "run-batch": "answer a file of requests",
+    "top": "watch a server",
+    "plan": "what a model needs of memory, and what fits",
+    "bench": "measure a server, its start, latency or throughput",
+    "collect-env": "describe this machine for a bug report",
 }
+"""With their help lines. Each has a module in quire.cli: add_arguments(parser), and run(args), which may return an exit code."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -148,12 +139,10 @@ def make_parser(arguments: list[str]) -> argparse.ArgumentParser:
         parser_class=Parser,
     )
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, command in COMMANDS.items():
-        module = importlib.import_module(command.module) if name == named else None
+    for name in COMMANDS:
+        module = importlib.import_module(f"quire.cli.{name.replace('-', '_')}") if name == named else None
         command_parser = commands.add_parser(
-            name,
-            description=module.__doc__ if module else None,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, description=module.__doc__ if module else None, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         add_shared_flags(command_parser)
         if module is not None:
@@ -164,7 +153,7 @@ def make_parser(arguments: list[str]) -> argparse.ArgumentParser:
 
 def _list_commands() -> str:
     width = max(map(len, COMMANDS))
-    return "\n".join(["commands:", *(f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()), ""])
+    return "\n".join(["commands:", *(f"  {name:<{width}}  {help}" for name, help in COMMANDS.items()), ""])
 
 
 if __name__ == "__main__":

@@ -88,12 +88,7 @@ async def _ask_all(
     args: argparse.Namespace, source: Path, output: BatchOutput, address: ServerAddress, bar: tqdm[None]
 ) -> BatchCounts:
     run = BatchRun(
-        source,
-        output,
-        address,
-        max_concurrency=args.max_concurrency,
-        timeout_s=args.timeout,
-        on_record=bar.update,
+        source, output, address, max_concurrency=args.max_concurrency, timeout_s=args.timeout, on_record=bar.update
     )
     return await run.run()
 

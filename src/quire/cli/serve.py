@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from quire.checkpoint.small_file import MAX_SETTINGS_BYTES, read_small_text
-from quire.cli.config_flags import add_config_flags
+from quire.cli.config_flags import add_config_flags, given_flags
 from quire.cli.engine_flags import add_engine_flags, engine_arguments
 from quire.config import MODEL_HELP, EngineConfig, ServerConfig
 from quire.errors import InvalidRequestError, in_words
@@ -28,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    given = {name: value for name, value in vars(args).items() if name in SERVER_FLAGS}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    given = given_flags(args, SERVER_FLAGS)
     if API_KEY_VARIABLE in os.environ:
         given.setdefault("api_key", (os.environ[API_KEY_VARIABLE],))
     config = ServerConfig(**given)

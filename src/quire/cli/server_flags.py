@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from quire.cli.config_flags import flag
 from quire.cli.engine_flags import engine_arguments
 from quire.client.address import DEFAULT_URL, ServerAddress, parse_address
 from quire.errors import InvalidRequestError
@@ -26,7 +27,7 @@ def check_who_computes(args: argparse.Namespace, *, sends_model: bool) -> None:
         return
     given = [name for name in engine_arguments(args) if not (sends_model and name == "model")]
     if given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        flags = ", ".join(map(flag, given))
         raise InvalidRequestError(f"With --url the server's engine computes; leave out {flags}.", field=given[0])
 
 

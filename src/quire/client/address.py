@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 
-from quire.errors import InvalidRequestError, QuireError
+from quire.errors import InvalidRequestError, QuireError, in_words
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for text that is none, and for what is nested deeper than Python goes."""
 MAX_SHOWN = 300
 """Characters of a server's answer that a message quotes."""
 
@@ -70,6 +73,25 @@ def _names_a_server(url: str) -> bool:
     except (ValueError, httpx.InvalidURL):
         return False
     return readable and parts.scheme in ("http", "https") and port != 0 and parts.username is None
+
+
+def fetch(http: httpx.Client, address: ServerAddress, path: str) -> httpx.Response:
+    """The answer, whatever its status. Raises RemoteError where nobody answers, or only those who have a key."""
+    try:
+        answer = http.get(address.root + path, headers=address.headers)
+    except httpx.HTTPError as error:
+        raise RemoteError(
+            f"No server answers at {address.root}: {in_words(error)}; start one with `quire serve`."
+        ) from error
+    if answer.status_code == httpx.codes.UNAUTHORIZED:
+        raise RemoteError(f"The server at {address.root} wants a key: add --api-key KEY.")
+    return answer
+
+
+def error_sentence(error: object) -> str:
+    """The server's own sentence where its error is in OpenAI's shape, else all of it."""
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(message or error)
 
 
 def shorten(text: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from quire.client.address import RemoteError, ServerAddress, shorten
-from quire.client.batch_file import NOT_JSON, BatchLine, BatchOutput, is_answered, read_input, reason_of
+from quire.client.address import NOT_JSON, RemoteError, ServerAddress, shorten
+from quire.client.batch_file import BatchLine, BatchOutput, is_answered, read_input, reason_of
 from quire.errors import InvalidRequestError, in_words
 
 RETRY_STATUS = (429, 503)

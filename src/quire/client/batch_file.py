@@ -15,18 +15,15 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import httpx
 import msgspec
 from filelock import FileLock, Timeout
 
-from quire.client.address import shorten
+from quire.client.address import NOT_JSON, error_sentence, shorten
 from quire.errors import InvalidRequestError, QuireError, in_words
 
-NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for text that is none, and for what is nested deeper than Python goes."""
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 STDIN = Path("-")
 
@@ -162,9 +159,7 @@ class BatchOutput:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._file.close()
         self._unlock()
 
@@ -182,8 +177,7 @@ def reason_of(record: dict[str, Any]) -> str:
         return name + str(record["error"]["message"])
     status, body = record["response"]["status_code"], record["response"]["body"]
     error = body.get("error") if isinstance(body, dict) else None
-    said = error.get("message") if isinstance(error, dict) else None
-    return name + f"the server answered {status}: {shorten(str(said or body))}"
+    return name + f"the server answered {status}: {shorten(error_sentence(error or body))}"
 
 
 def _repair(path: Path) -> tuple[set[str], int]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
-from quire.client.address import RemoteError, ServerAddress, shorten
-from quire.errors import in_words
+from quire.client.address import RemoteError, ServerAddress, fetch, shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +20,12 @@ class ServedModel:
 
 def find_model(address: ServerAddress, name: str | None = None) -> ServedModel:
     """The model of that name, or the first one. Raises RemoteError naming what is served instead."""
-    try:
-        answer = httpx.get(f"{address.root}/v1/models", headers=address.headers, timeout=10, trust_env=False)
-    except httpx.HTTPError as error:
-        raise RemoteError(
-            f"No server answers at {address.root}: {in_words(error)}; start one with `quire serve`."
-        ) from error
-    if answer.status_code == httpx.codes.UNAUTHORIZED:
-        raise RemoteError(f"The server at {address.root} wants a key: add --api-key KEY.")
+    with httpx.Client(timeout=10, trust_env=False) as http:
+        answer = fetch(http, address, "/v1/models")
     try:
         answer.raise_for_status()
-        models = [ServedModel(str(card["id"]), card.get("max_model_len")) for card in answer.json()["data"]]
-    except (httpx.HTTPStatusError, ValueError, KeyError, TypeError, AttributeError) as error:
+        models = [_served_model(card) for card in answer.json()["data"]]
+    except (httpx.HTTPStatusError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RemoteError(
             f"{address.root}/v1/models is not answered as OpenAI does: {answer.status_code} {shorten(answer.text)}"
         ) from error
@@ -40,3 +34,8 @@ def find_model(address: ServerAddress, name: str | None = None) -> ServedModel:
             return model
     served = ", ".join(model.name for model in models) or "nothing"
     raise RemoteError(f"The server at {address.root} serves {served}, not {name}.")
+
+
+def _served_model(card: dict[str, Any]) -> ServedModel:
+    limit = card.get("max_model_len")
+    return ServedModel(str(card["id"]), limit if isinstance(limit, int) else None)

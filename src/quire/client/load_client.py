@@ -15,7 +15,7 @@ from typing import Any
 
 import httptools
 
-from quire.client.address import RemoteError, ServerAddress, shorten
+from quire.client.address import RemoteError, ServerAddress, error_sentence, shorten
 from quire.client.stream_events import Chunk, EventCutter, Usage
 
 MAX_ERROR_BYTES = 64 << 10
@@ -158,7 +158,7 @@ class _Connection(asyncio.Protocol):
 
     def _take(self, chunk: Chunk) -> None:
         if chunk.error is not None:
-            raise RemoteError(f"The stream ended with an error: {chunk.error_text}")
+            raise RemoteError(f"The stream ended with an error: {error_sentence(chunk.error)}")
         for choice in chunk.choices:
             if choice.adds_output():
                 self._answer.arrivals.append(self._now)

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from quire.client.address import RemoteError, ServerAddress, shorten
+from quire.client.address import RemoteError, ServerAddress, error_sentence, shorten
 from quire.client.stream_events import EventCutter
 from quire.core.text import check_unicode
 from quire.errors import InvalidRequestError, in_words
@@ -49,7 +49,7 @@ class RemoteModel:
                 async for data in answer.aiter_bytes():
                     for chunk in cutter.feed(data):
                         if chunk.error is not None:
-                            raise RemoteError(f"The server broke off: {shorten(chunk.error_text)}")
+                            raise RemoteError(f"The server broke off: {shorten(error_sentence(chunk.error))}")
                         for choice in chunk.choices:
                             if choice.adds_output():
                                 counted += 1
@@ -85,7 +85,7 @@ def _refusal(answer: httpx.Response) -> InvalidRequestError | RemoteError:
     """The server's own sentence where it is in OpenAI's shape."""
     try:
         message = str(answer.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         message = shorten(answer.text)
     if answer.status_code in (400, 404, 413, 422):
         return InvalidRequestError(message)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from quire.client.address import RemoteError, ServerAddress, shorten
-from quire.errors import in_words
+from quire.client.address import RemoteError, ServerAddress, fetch, shorten
 
 MARK = "num_requests_running"
 """The metric by which a namespace is known."""
@@ -78,12 +77,7 @@ class Change:
 
 def read_metrics(http: httpx.Client, address: ServerAddress) -> MetricsReading:
     """Raises RemoteError, which says what to do about it."""
-    try:
-        answer = http.get(f"{address.root}/metrics", headers=address.headers)
-    except httpx.HTTPError as error:
-        raise RemoteError(f"No server answers at {address.root}: {in_words(error)}") from error
-    if answer.status_code == httpx.codes.UNAUTHORIZED:
-        raise RemoteError(f"The server at {address.root} wants a key: add --api-key KEY.")
+    answer = fetch(http, address, "/metrics")
     if answer.status_code != httpx.codes.OK or len(answer.content) > MAX_PAGE_BYTES:
         raise RemoteError(f"{address.root}/metrics is answered with {answer.status_code} {shorten(answer.text)}")
     return parse_metrics(answer.text, time.monotonic())
@@ -93,6 +87,7 @@ def parse_metrics(text: str, now: float) -> MetricsReading:
     """Raises RemoteError if these are not the metrics of an inference server."""
     try:
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        bounds = {label: float(label) for sample in samples if (label := sample.labels.get("le")) is not None}
     except (ValueError, KeyError, IndexError) as error:
         raise RemoteError(f"The metrics cannot be read: {shorten(str(error))}") from error
     marks = [sample for sample in samples if sample.name.endswith(f":{MARK}")]
@@ -102,11 +97,12 @@ def parse_metrics(text: str, now: float) -> MetricsReading:
     values: dict[str, float] = defaultdict(float)
     buckets: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for sample in samples:
-        if not sample.name.startswith(prefix):
+        # What is not finite says nothing, and nothing can be computed with it.
+        if not sample.name.startswith(prefix) or not math.isfinite(sample.value):
             continue
         name = sample.name.removeprefix(prefix)
         if "le" in sample.labels and name.endswith("_bucket"):
-            buckets[name.removesuffix("_bucket")][float(sample.labels["le"])] += sample.value
+            buckets[name.removesuffix("_bucket")][bounds[sample.labels["le"]]] += sample.value
         else:
             values[name] += sample.value
     return MetricsReading(now, marks[0].labels.get("model_name", ""), dict(values), dict(buckets), len(marks))

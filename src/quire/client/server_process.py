@@ -9,8 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Sequence
 from typing import Self
 
 import httpx
@@ -60,17 +59,13 @@ class ServerProcess:
     def wait_until(self, path: str, timeout_s: float) -> float:
         """Seconds from the process's start until `path` answers 200."""
         with httpx.Client(trust_env=False, timeout=5, headers=self.address.headers) as client:
-            return self._poll(lambda: _answers(client, self.address.root + path), path, timeout_s)
-
-    def _poll(self, is_up: Callable[[], bool], path: str, timeout_s: float) -> float:
-        while True:
-            if is_up():
-                return time.perf_counter() - self.start_time
-            if self._process.poll() is not None:
-                raise QuireError(f"The server ended with code {self._process.returncode}: {self.log()}")
-            if time.perf_counter() - self.start_time > timeout_s:
-                raise RemoteError(f"The server does not answer {path} after {timeout_s:g} s: {self.log()}")
-            time.sleep(POLL_S)
+            while not _answers(client, self.address.root + path):
+                if self._process.poll() is not None:
+                    raise QuireError(f"The server ended with code {self._process.returncode}: {self.log()}")
+                if time.perf_counter() - self.start_time > timeout_s:
+                    raise RemoteError(f"The server does not answer {path} after {timeout_s:g} s: {self.log()}")
+                time.sleep(POLL_S)
+            return time.perf_counter() - self.start_time
 
     def log(self) -> str:
         """The last lines that the server wrote."""
@@ -90,9 +85,7 @@ class ServerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quire.client.address import RemoteError
+from quire.client.address import NOT_JSON, RemoteError
 
 MAX_EVENT_BYTES = 4 << 20
 
@@ -50,12 +50,6 @@ class Chunk(msgspec.Struct):
     usage: Usage | None = None
     error: Any = None
 
-    @property
-    def error_text(self) -> str:
-        """The server's own sentence where it is in OpenAI's shape."""
-        message = self.error.get("message") if isinstance(self.error, dict) else None
-        return str(message or self.error)
-
 
 _DECODER = msgspec.json.Decoder(Chunk)
 
@@ -90,5 +84,5 @@ class EventCutter:
             return None
         try:
             return _DECODER.decode(payload)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise RemoteError(f"The server sent an event that is no completion chunk: {error}.") from error

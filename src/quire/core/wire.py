@@ -19,6 +19,8 @@ from quire.core.view import ViewUpdate
 
 WIRE_VERSION = 1
 
+AnyRequest = Request | EmbeddingRequest
+
 
 class SampleDelta(msgspec.Struct, tag=True, omit_defaults=True):
     """What one step added to one sample of one request.
@@ -60,7 +62,7 @@ class AddRequest(msgspec.Struct, tag=True, frozen=True):
     """`client` numbers the API process that hears of it."""
 
     client: int
-    request: Request | EmbeddingRequest
+    request: AnyRequest
 
 
 class AbortRequest(msgspec.Struct, tag=True, frozen=True):

@@ -7,7 +7,6 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from quire.config import engine_config
@@ -168,9 +167,7 @@ class AsyncLLM:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await asyncio.to_thread(self.shutdown)
 
 

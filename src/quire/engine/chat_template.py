@@ -16,17 +16,8 @@ from quire.errors import ChatTemplateError, InvalidRequestError
 RESERVED_NAMES = frozenset(
     {
         *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"),
-        *(
-            "tokenize",
-            "add_special_tokens",
-            "tokenizer",
-            "raise_exception",
-            "strftime_now",
-            "namespace",
-            "dict",
-            "range",
-        ),
-        *("bos_token", "eos_token", "unk_token", "pad_token"),
+        *("tokenize", "add_special_tokens", "tokenizer", "raise_exception", "strftime_now"),
+        *("namespace", "dict", "range", "bos_token", "eos_token", "unk_token", "pad_token"),
     }
 )
 """What chat_template_kwargs may not replace."""

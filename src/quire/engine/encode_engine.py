@@ -6,10 +6,9 @@ import itertools
 import time
 
 from quire.core.embedding import EmbeddingDelta, EmbeddingRequest, Vectors
-from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import Sequence
-from quire.core.wire import Delta
+from quire.core.wire import AnyRequest, Delta
 from quire.engine.step_queue import StepQueue
 from quire.engine.view import EngineView
 from quire.scheduler.encode_scheduler import EncodeScheduler
@@ -28,7 +27,7 @@ class EncodeEngine:
         self._seq_ids = itertools.count()
         self.view = EngineView(scheduler)
 
-    def add_request(self, request: Request | EmbeddingRequest) -> None:
+    def add_request(self, request: AnyRequest) -> None:
         """Queue a request for the next step."""
         self.steps.check_alive()
         assert isinstance(request, EmbeddingRequest), "InputProcessor lets no other request through"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 
-from quire.core.embedding import EmbeddingRequest
 from quire.core.request import Request
 from quire.core.sequence import FinishReason
-from quire.core.wire import Delta
+from quire.core.wire import AnyRequest, Delta
 from quire.engine.beam_group import BeamGroup
 from quire.engine.sample_group import SampleGroup
 from quire.engine.sequence_group import SequenceGroup
@@ -34,7 +33,7 @@ class Engine:
         self.view = EngineView(scheduler)
         """For those who watch; see `EngineView.take`."""
 
-    def add_request(self, request: Request | EmbeddingRequest) -> None:
+    def add_request(self, request: AnyRequest) -> None:
         """Queue a request for the next step. Raises InvalidRequestError if it could never finish, even alone."""
         self.steps.check_alive()
         assert isinstance(request, Request), "InputProcessor lets no other request through"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.core.embedding import EmbeddingRequest, PoolingRequestOutput
+from quire.core.embedding import PoolingRequestOutput
 from quire.core.outputs import RequestOutput
-from quire.core.request import Request
+from quire.core.wire import AnyRequest
 from quire.engine.encode_engine import EncodeEngine
 from quire.engine.engine import Engine
 from quire.engine.requests_in_progress import Output, RequestsInProgress
@@ -18,7 +18,7 @@ class EngineClient:
         self.engine = engine
         self._requests = RequestsInProgress(tokenizer)
 
-    def add_request(self, request: Request | EmbeddingRequest) -> None:
+    def add_request(self, request: AnyRequest) -> None:
         """Raises InvalidRequestError if the id is in use or the request can never fit; nothing is kept then."""
         self._requests.check_new(request.request_id)
         self.engine.add_request(request)

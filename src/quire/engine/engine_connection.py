@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from quire.core.embedding import EmbeddingRequest
 from quire.core.engine_info import EngineInfo
-from quire.core.request import Request
+from quire.core.wire import AnyRequest
 from quire.engine.input_processor import InputProcessor
 from quire.engine.stream import Stream
 from quire.engine.tokenizer import Tokenizer
@@ -24,7 +23,7 @@ class EngineConnection(Protocol):
     @property
     def inputs(self) -> InputProcessor: ...
 
-    def submit(self, request: Request | EmbeddingRequest, stream: Stream) -> None:
+    def submit(self, request: AnyRequest, stream: Stream) -> None:
         """Start a request; outputs and errors come through the stream. Raises EngineDeadError."""
 
     def drop(self, request_id: str, stream: Stream) -> None:

@@ -16,11 +16,10 @@ import msgspec
 import zmq
 
 from quire.config import EngineConfig
-from quire.core.embedding import EmbeddingRequest
-from quire.core.request import Request
 from quire.core.wire import (
     AbortRequest,
     AddRequest,
+    AnyRequest,
     CallAnswer,
     Delta,
     FinishSample,
@@ -125,11 +124,17 @@ class EngineService:
                 return
             try:
                 message = self._inbound.decode(frame)
+                self._check_client(message)
             except BadFrameError as error:
                 self.num_bad_frames += 1
                 logger.warning("Dropped bad frame %d on the engine's socket: %s", self.num_bad_frames, error)
                 continue
             self._obey(message)
+
+    def _check_client(self, message: ToEngine) -> None:
+        """Raises BadFrameError where there is none of that number."""
+        if not isinstance(message, FinishSample) and not 0 <= message.client < len(self._clients):
+            raise BadFrameError(f"There is no client {message.client}.")
 
     def _obey(self, message: ToEngine) -> None:
         match message:
@@ -151,11 +156,8 @@ class EngineService:
             case Watch(client, enabled):
                 self._engine.view.set_watching(client, enabled)
 
-    def _add(self, client: int, request: Request | EmbeddingRequest) -> None:
+    def _add(self, client: int, request: AnyRequest) -> None:
         request_id = request.request_id
-        if not 0 <= client < len(self._clients):
-            logger.warning("Dropped request %.64r: there is no client %d.", request_id, client)
-            return
         try:
             if request_id in self._owners:
                 raise id_in_use(request_id)

@@ -11,18 +11,13 @@ import sys
 import threading
 import time
 from collections import OrderedDict
+from contextlib import suppress
 
 import msgspec
 
 from quire.core.sampling_rules import shown
 from quire.core.structured_outputs import StructuredOutputs
-from quire.engine.grammar_frames import (
-    LENGTH,
-    GrammarAnswer,
-    GrammarQuestion,
-    GrammarVocabulary,
-    write_frame,
-)
+from quire.engine.grammar_frames import LENGTH, GrammarAnswer, GrammarQuestion, GrammarVocabulary, write_frame
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError, RequestTimeoutError
 
@@ -104,7 +99,7 @@ class GrammarCheck:
 
     def _vocabulary(self) -> GrammarVocabulary:
         tokenizer = self._tokenizer
-        special = {i: tokenizer.decode_token(i) for i in tokenizer.special_token_ids if i is not None}
+        special = {i: tokenizer.decode_token(i) for i in tokenizer.special_token_ids}
         return GrammarVocabulary(self._vocab_size, special, list(tokenizer.eos_token_ids))
 
     def _kill(self) -> None:
@@ -143,7 +138,8 @@ class _Child:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._questions.close()
+        with suppress(OSError):  # It writes what was not read, to nobody; closed it is all the same.
+            self._questions.close()
         self._answers.close()
 
     def _read_frame(self, deadline: float) -> bytes:

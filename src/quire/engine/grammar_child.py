@@ -20,13 +20,7 @@ import llguidance
 import msgspec
 
 from quire.core.structured_outputs import MAX_LEXER_STATES
-from quire.engine.grammar_frames import (
-    GrammarAnswer,
-    GrammarQuestion,
-    GrammarVocabulary,
-    read_frame,
-    write_frame,
-)
+from quire.engine.grammar_frames import GrammarAnswer, GrammarQuestion, GrammarVocabulary, read_frame, write_frame
 
 MEMORY_LIMIT = 512 * 2**20
 """Bytes the process may take beyond what it starts with."""

@@ -59,12 +59,5 @@ class Heartbeat:
 
     def _status(self) -> EngineStatus:
         now, started = time.monotonic(), self.step_start_time
-        return EngineStatus(
-            self.state,
-            os.getpid(),
-            now,
-            self.info,
-            self.stats,
-            0.0 if started is None else time.monotonic() - started,
-            self.error,
-        )
+        step_seconds = 0.0 if started is None else max(0.0, now - started)
+        return EngineStatus(self.state, os.getpid(), now, self.info, self.stats, step_seconds, self.error)

@@ -38,7 +38,22 @@ class LaunchedEngine:
 
     @property
     def info(self) -> EngineInfo:
-        return engine_info(self.config)
+        worker, scheduler, kv_cache = self.config.worker, self.config.scheduler, self.config.kv_cache
+        return EngineInfo(
+            model=worker.model,
+            task=self.config.task,
+            dtype=worker.dtype,
+            backend=worker.backend,
+            num_threads=worker.num_threads,
+            max_model_len=worker.max_model_len,
+            block_size=kv_cache.block_size,
+            num_blocks=kv_cache.num_blocks,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            max_num_seqs=scheduler.max_num_seqs,
+            scheduling_policy=scheduler.policy,
+            enable_prefix_caching=self.config.enable_prefix_caching,
+            max_concurrency=self.config.max_concurrency,
+        )
 
     def shutdown(self) -> None:
         self.inputs.close()
@@ -74,25 +89,6 @@ def launch(
         config=resolved,
         inputs=InputProcessor(tokenizer, checkpoint.config, resolved.worker.max_model_len, config.seed),
         client=EngineClient(engine, tokenizer),
-    )
-
-
-def engine_info(resolved: ResolvedConfig) -> EngineInfo:
-    worker, scheduler = resolved.worker, resolved.scheduler
-    return EngineInfo(
-        model=worker.model,
-        task=resolved.task,
-        dtype=worker.dtype,
-        backend=worker.backend,
-        num_threads=worker.num_threads,
-        max_model_len=worker.max_model_len,
-        block_size=resolved.kv_cache.block_size,
-        num_blocks=resolved.kv_cache.num_blocks,
-        max_num_batched_tokens=scheduler.max_num_batched_tokens,
-        max_num_seqs=scheduler.max_num_seqs,
-        scheduling_policy=scheduler.policy,
-        enable_prefix_caching=resolved.enable_prefix_caching,
-        max_concurrency=resolved.max_concurrency,
     )
 
 

@@ -7,14 +7,12 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from numbers import Real
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
 from quire.config import OFFLINE_BATCHED_TOKENS, engine_config
 from quire.core.embedding import (
-    EmbeddingRequest,
     EmbeddingRequestOutput,
     PoolingParams,
     PoolingRequestOutput,
@@ -23,8 +21,8 @@ from quire.core.embedding import (
 )
 from quire.core.engine_info import EngineInfo
 from quire.core.outputs import BeamSearchOutput, RequestOutput
-from quire.core.request import Request
 from quire.core.sampling_params import BeamSearchParams, OutputKind, SamplingParams
+from quire.core.wire import AnyRequest
 from quire.engine.chat_template import chat_prompt
 from quire.engine.embedding_outputs import check_pairs, embedding_output, score_outputs
 from quire.engine.input_processor import Prompt
@@ -37,7 +35,6 @@ from quire.errors import InvalidRequestError
 from quire.host.interrupts import DeferredInterrupt
 
 Messages = Sequence[Mapping[str, Any]]
-AnyRequest = Request | EmbeddingRequest
 Finished = TypeVar("Finished", RequestOutput, PoolingRequestOutput)
 Params = TypeVar("Params", SamplingParams, PoolingParams, int)
 
@@ -78,7 +75,7 @@ class LLM:
         prompt_list = _as_list(prompts)
         params_list = _for_each(sampling_params, SamplingParams(), len(prompt_list), "sampling_params")
         priorities = _for_each(priority, 0, len(prompt_list), "priority")
-        requests: list[Request] = []
+        requests: list[AnyRequest] = []
         for prompt, params, prompt_priority in zip(prompt_list, params_list, priorities, strict=True):
             with _named(len(requests), len(prompt_list)):
                 requests.append(
@@ -204,9 +201,7 @@ class LLM:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.shutdown()
 
     def _run(

@@ -8,15 +8,11 @@ import functools
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 
-from quire.core.embedding import EmbeddingRequest
-from quire.core.engine_info import EngineInfo
-from quire.core.request import Request
-from quire.engine.input_processor import InputProcessor
+from quire.core.wire import AnyRequest
 from quire.engine.launch import LaunchedEngine
 from quire.engine.stream import Stream, hand_out, take_outputs
-from quire.engine.tokenizer import Tokenizer
 from quire.errors import EngineDeadError
 
 IDLE_WAIT_S = 0.5
@@ -28,6 +24,7 @@ Command = Callable[[], None]
 class LocalEngine:
     def __init__(self, engine: LaunchedEngine) -> None:
         self._engine = engine
+        self.info, self.tokenizer, self.inputs = engine.info, engine.tokenizer, engine.inputs
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._streams: dict[str, Stream] = {}
         self._death: EngineDeadError | None = None
@@ -39,19 +36,7 @@ class LocalEngine:
         atexit.register(self._at_exit)
         self._thread.start()
 
-    @property
-    def info(self) -> EngineInfo:
-        return self._engine.info
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._engine.tokenizer
-
-    @property
-    def inputs(self) -> InputProcessor:
-        return self._engine.inputs
-
-    def submit(self, request: Request | EmbeddingRequest, stream: Stream) -> None:
+    def submit(self, request: AnyRequest, stream: Stream) -> None:
         self._send(lambda: self._add(request, stream))
 
     def drop(self, request_id: str, stream: Stream) -> None:
@@ -61,17 +46,14 @@ class LocalEngine:
         self._send(lambda: self._abort(request_id))
 
     async def reset_prefix_cache(self) -> bool:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[bool] = loop.create_future()
+        done: Future[bool] = Future()
 
         def reset() -> None:
-            result = self._engine.client.engine.reset_prefix_cache()
-            # Where the loop closed meanwhile nobody is left to tell.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_answer, done, result)
+            if done.set_running_or_notify_cancel():  # who asked may have left
+                done.set_result(self._engine.client.engine.reset_prefix_cache())
 
         self._send(reset)
-        return await done
+        return await asyncio.wrap_future(done)
 
     def check_alive(self) -> None:
         if self._death is not None:
@@ -105,7 +87,7 @@ class LocalEngine:
             command()
             idle = False
 
-    def _add(self, request: Request | EmbeddingRequest, stream: Stream) -> None:
+    def _add(self, request: AnyRequest, stream: Stream) -> None:
         try:
             self._engine.client.add_request(request)
         except Exception as error:
@@ -140,12 +122,6 @@ class LocalEngine:
                 command()
         hand_out([(stream, error) for stream in self._streams.values()])
         self._streams.clear()
-
-
-def _answer(done: asyncio.Future[bool], result: bool) -> None:
-    """Who asked may have left."""
-    if not done.done():
-        done.set_result(result)
 
 
 def _as_death(error: Exception) -> EngineDeadError:

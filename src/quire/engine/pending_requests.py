@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
-from quire.core.embedding import EmbeddingRequest
-from quire.core.request import Request
-from quire.core.wire import Delta
+from quire.core.wire import AnyRequest, Delta
 from quire.engine.requests_in_progress import RequestsInProgress
 from quire.engine.stream import Stream, hand_out, take_outputs
 from quire.engine.tokenizer import Tokenizer
@@ -32,7 +30,7 @@ class PendingRequests:
         if self._death is not None:
             raise EngineDeadError(str(self._death))
 
-    def add(self, request: Request | EmbeddingRequest, stream: Stream) -> None:
+    def add(self, request: AnyRequest, stream: Stream) -> None:
         """Raises EngineDeadError, and InvalidRequestError if the id is in use."""
         with self._lock:
             self.check_not_dead()
@@ -85,6 +83,4 @@ class PendingRequests:
             if self._death is not None:
                 return
             self._death = error
-            streams = list(self._streams.values())
-            self._streams.clear()
-        hand_out([(stream, error) for stream in streams])
+        self.give_up_all(error)

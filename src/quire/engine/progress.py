@@ -18,7 +18,15 @@ class Progress:
     """Counts finished prompts and estimates tokens per second. `enabled` may be a tqdm-like factory."""
 
     def __init__(self, num_prompts: int, enabled: bool | Callable[..., Any]) -> None:
-        self._bar = _make_bar(num_prompts, enabled if callable(enabled) else load_place(TQDM)) if enabled else None
+        self._bar: Any = None
+        if enabled:
+            make_bar = enabled if callable(enabled) else load_place(TQDM)
+            self._bar = make_bar(
+                total=num_prompts,
+                desc="Processed prompts",
+                dynamic_ncols=True,
+                postfix="est. speed input: 0.0 toks/s, output: 0.0 toks/s",
+            )
         self._start = time.perf_counter()
         self._num_input_tokens = 0
         self._num_output_tokens = 0
@@ -39,12 +47,3 @@ class Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-
-def _make_bar(num_prompts: int, factory: Callable[..., Any]) -> Any:
-    return factory(
-        total=num_prompts,
-        desc="Processed prompts",
-        dynamic_ncols=True,
-        postfix="est. speed input: 0.0 toks/s, output: 0.0 toks/s",
-    )

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from quire.core.embedding import EmbeddingRequest
 from quire.core.engine_info import EngineInfo
-from quire.core.request import Request
 from quire.core.stats import EngineStats
 from quire.core.view import ViewUpdate
 from quire.core.wire import (
     AbortRequest,
     AddRequest,
     Answer,
+    AnyRequest,
     CallAnswer,
     EngineStatus,
     FinishSample,
@@ -72,13 +71,7 @@ ReadFiles = Callable[[], FinishFiles]
 class RemoteEngine:
     """Requests are sent from the event loop, without waiting; a thread of its own reads what comes back."""
 
-    def __init__(
-        self,
-        addresses: EngineAddresses,
-        client: int,
-        engine_fd: int,
-        read_files: ReadFiles,
-    ) -> None:
+    def __init__(self, addresses: EngineAddresses, client: int, engine_fd: int, read_files: ReadFiles) -> None:
         self._client = client
         self._read_files = read_files
         self._loop = asyncio.get_running_loop()
@@ -147,7 +140,7 @@ class RemoteEngine:
     def inputs(self) -> InputProcessor:
         return self._require_files().inputs
 
-    def submit(self, request: Request | EmbeddingRequest, stream: Stream) -> None:
+    def submit(self, request: AnyRequest, stream: Stream) -> None:
         self._requests.add(request, stream)
         self._link.send(AddRequest(self._client, msgspec.structs.replace(request, prompt=None)))
 
@@ -191,7 +184,15 @@ class RemoteEngine:
         self._link.close()
 
     def _read(self) -> None:
-        """The reader thread, until the engine is gone or `shutdown`."""
+        """The reader thread."""
+        try:
+            self._listen()
+        except Exception:
+            logger.exception("What the engine sent could not be taken in.")
+            self._die("What the engine sent could not be taken in; the server's log has the reason.")
+
+    def _listen(self) -> None:
+        """Until the engine is gone or `shutdown`."""
         while not self._stopping:
             began = time.monotonic()
             received = self._link.receive()

@@ -9,7 +9,7 @@ import msgspec
 from quire.core.embedding import EmbeddingDelta, EmbeddingRequest, PoolingRequestOutput
 from quire.core.outputs import BeamSearchOutput, BeamSearchSequence, RequestOutput
 from quire.core.request import Request
-from quire.core.wire import BeamDelta, Delta
+from quire.core.wire import AnyRequest, BeamDelta, Delta
 from quire.engine.embedding_outputs import aborted_output, pooling_output
 from quire.engine.output_processor import RequestState
 from quire.engine.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ class RequestsInProgress:
         if request_id in self._states or request_id in self._embeddings:
             raise id_in_use(request_id)
 
-    def add(self, request: Request | EmbeddingRequest) -> None:
+    def add(self, request: AnyRequest) -> None:
         if isinstance(request, EmbeddingRequest):
             self._embeddings[request.request_id] = request
         else:

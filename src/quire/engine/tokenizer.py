@@ -48,7 +48,7 @@ class Tokenizer:
         self._check_fits(files)
         self._added = {token_id: token.special for token_id, token in self._backend.get_added_tokens_decoder().items()}
         decoder = self._backend.decoder
-        self._decoder = read_token_decoder(None if decoder is None else decoder.__getstate__().decode())
+        self._decoder = read_token_decoder(None if decoder is None else json.loads(decoder.__getstate__()))
         self._bytes: dict[int, bytes] = {}
 
         self.special_tokens = dict(files.special_tokens)
@@ -57,10 +57,9 @@ class Tokenizer:
         self.eos_token_id = self._named_id("eos_token")
         eos = () if self.eos_token_id is None else (self.eos_token_id,)
         self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys(files.of_model((*eos, *files.eos_token_ids))))
-        named = {self._backend.token_to_id(text) for text in self.special_tokens.values()}
-        self.special_token_ids = frozenset(
-            {token_id for token_id, special in self._added.items() if special} | (named - {None})
-        )
+        named = [self._backend.token_to_id(text) for text in self.special_tokens.values()]
+        special = [token_id for token_id, special in self._added.items() if special]
+        self.special_token_ids = frozenset(token_id for token_id in (*named, *special) if token_id is not None)
         self._add_bos = files.add_bos
         self._post_processor_adds_bos = begin == [self.bos_token_id]
 

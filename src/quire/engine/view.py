@@ -38,10 +38,6 @@ MAX_SHARE = 0.005
 MAX_WAITING_LANES = 100
 
 
-def _nothing() -> None:
-    """What the engine does while it computes if nobody gave it anything."""
-
-
 class SentTables(NamedTuple):
     """What was last sent of one sequence's tables.
 
@@ -59,7 +55,7 @@ class EngineView:
     """Read-only eyes on a scheduler. The engine thread calls everything."""
 
     def __init__(self, scheduler: Scheduler | EncodeScheduler) -> None:
-        self.while_computing: Callable[[], None] = _nothing
+        self.while_computing: Callable[[], None] = lambda: None
         """The engine calls it in each step between submitting and collecting: the time to call `take`."""
         self._scheduler = scheduler
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS_KEPT)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from quire.checkpoint.model_config import ModelConfig
-from quire.config import MAX_RECORDED_TOKENS, EngineConfig
+from quire.config import MAX_RECORDED_TOKENS, EngineConfig, ResolvedDType
 from quire.core.backend import Backend
 from quire.core.native import KEYS_PER_PANEL, MAX_HEADS_PER_KV_HEAD, instruction_sets
 from quire.core.quantization import ROUNDINGS, Quantization
 from quire.errors import InvalidRequestError
-from quire.plan.dtype import ResolvedDType
 from quire.plan.machine import Machine
 
 WITHOUT_NATIVE = (
@@ -34,7 +33,7 @@ def choose_backend(
     """
     lacking = _native_lack(model, machine, dtype)
     if config.backend == "cpu" and lacking is not None:
-        raise InvalidRequestError(f"backend cpu cannot be used: {lacking}.", field="backend", value="cpu")
+        raise _unusable("backend", "cpu", lacking)
     if config.backend != "auto":
         return config.backend, None
     if lacking is None:
@@ -73,15 +72,10 @@ def choose_instruction_set(config: EngineConfig, machine: Machine, backend: Back
         if backend != "cpu":
             return None, None
         return None, f"instruction_set auto: the first that works of this CPU's {', '.join(available)}."
-    lacking = None
     if backend != "cpu":
-        lacking = f"backend {backend} has no native kernels; choose backend cpu"
-    elif asked not in available:
-        lacking = f"this CPU has {', '.join(available)}; choose one of these or auto"
-    if lacking is not None:
-        raise InvalidRequestError(
-            f"instruction_set {asked} cannot be used: {lacking}.", field="instruction_set", value=asked
-        )
+        raise _unusable("instruction_set", asked, f"backend {backend} has no native kernels; choose backend cpu")
+    if asked not in available:
+        raise _unusable("instruction_set", asked, f"this CPU has {', '.join(available)}; choose one of these or auto")
     return asked, None
 
 
@@ -104,17 +98,15 @@ def check_quantization(config: EngineConfig, quantization: Quantization, model: 
     """Raises InvalidRequestError where weights are to be kept as stored and cannot be."""
     if quantization == "none":
         return
-    lacking = None
     if quantization == "stored" and model.quantized_bytes is None:
-        lacking = (
-            f"{config.model} is not stored in few bits that a kernel multiplies; int8 and int4 round it while loading"
+        raise _unusable(
+            "quantization",
+            quantization,
+            f"{config.model} is not stored in few bits that a kernel multiplies; int8 and int4 round it while loading",
         )
-    elif backend != "cpu":
+    if backend != "cpu":
         lacking = f"backend {backend} has no kernels for weights of few bits; choose backend cpu"
-    if lacking is not None:
-        raise InvalidRequestError(
-            f"quantization {quantization} cannot be used: {lacking}.", field="quantization", value=quantization
-        )
+        raise _unusable("quantization", quantization, lacking)
 
 
 def what_given_sizes_cost(config: EngineConfig, model: ModelConfig, backend: Backend) -> list[str]:
@@ -158,11 +150,7 @@ def choose_packed_cache(
     Raises InvalidRequestError for a cache of a backend that packs nothing.
     """
     if config.packed_cache == "on" and backend != "cpu":
-        raise InvalidRequestError(
-            f"packed_cache on cannot be used: backend {backend} packs no weights; choose backend cpu.",
-            field="packed_cache",
-            value="on",
-        )
+        raise _unusable("packed_cache", "on", f"backend {backend} packs no weights; choose backend cpu")
     if config.packed_cache != "auto":
         return config.packed_cache == "on", None
     if backend != "cpu":
@@ -180,17 +168,16 @@ def check_kv_cache_dtype(config: EngineConfig, model: ModelConfig, backend: Back
     """Raises InvalidRequestError where keys and values are to be codes and cannot be."""
     if config.kv_cache_dtype == "auto":
         return
-    lacking = None
     if model.is_encoder:
         lacking = f"{config.model} is an encoder and keeps no KV; leave it out"
-    elif backend != "cpu":
+        raise _unusable("kv_cache_dtype", config.kv_cache_dtype, lacking)
+    if backend != "cpu":
         lacking = f"backend {backend} keeps KV in the model's dtype alone; choose backend cpu, or auto"
-    if lacking is not None:
-        raise InvalidRequestError(
-            f"kv_cache_dtype {config.kv_cache_dtype} cannot be used: {lacking}.",
-            field="kv_cache_dtype",
-            value=config.kv_cache_dtype,
-        )
+        raise _unusable("kv_cache_dtype", config.kv_cache_dtype, lacking)
+
+
+def _unusable(knob: str, value: str, lacking: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{knob} {value} cannot be used: {lacking}.", field=knob, value=value)
 
 
 def _native_lack(model: ModelConfig, machine: Machine, dtype: ResolvedDType) -> str | None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 from quire.checkpoint.model_config import ModelConfig
-from quire.config import EngineConfig
+from quire.config import EngineConfig, ResolvedDType
 from quire.plan.machine import Machine
 from quire.plan.memory import Demand, memory_need
 from quire.plan.sizes import format_size
-
-ResolvedDType = Literal["float32", "bfloat16", "float16"]
 
 WHY_BFLOAT16 = {
     "bfloat16": "the checkpoint was saved in it",

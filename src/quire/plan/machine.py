@@ -39,7 +39,7 @@ class Machine:
 def read_machine(root: Path = Path("/")) -> Machine:
     """Read /proc and /sys below `root`; where they are missing (macOS), half of the memory counts as free."""
     proc_info = _proc_meminfo(root)
-    total = proc_info.get("MemTotal") or _physical_memory()
+    total = proc_info.get("MemTotal") or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [(proc_info.get("MemAvailable", total // 2), "the free memory of the machine")]
     limits += [(free, "the cgroup's memory limit") for free in _cgroup_free_memory(root)]
     free, limited_by = min(limits)
@@ -73,10 +73,6 @@ def _proc_meminfo(root: Path) -> dict[str, int]:
     """/proc/meminfo in bytes; empty where there is none."""
     text = _read(root / "proc/meminfo") or ""
     return {name: 1024 * int(kib) for name, kib in re.findall(r"^(\S+):\s+(\d+) kB$", text, re.MULTILINE)}
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[tuple[Path, int]]:

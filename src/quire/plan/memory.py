@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from quire.checkpoint.model_config import ModelConfig
+from quire.config import ResolvedDType
 from quire.core.kv_layout import (
     BYTES_PER_ELEMENT,
     KVCacheDType,
@@ -45,7 +45,7 @@ class Demand:
     """What is asked for. `concurrency` sequences of `max_model_len` tokens have their KV in memory;
     up to `max_num_seqs` sequences (of any length) sample in one step."""
 
-    dtype: Literal["float32", "bfloat16", "float16"]
+    dtype: ResolvedDType
     max_model_len: int
     native: bool = False
     """Whether the native kernels compute, without torch."""
@@ -122,7 +122,7 @@ def plan_memory(model: ModelConfig, demand: Demand, budget: int) -> MemoryPlan:
         kv_bytes_per_sequence=block * num_blocks_per_sequence(groups, demand.block_size, demand.max_model_len),
         largest_context=largest_context(model, demand, budget),
         largest_concurrency=_largest_concurrency(model, demand, budget),
-        remedy=None if need.total <= budget else _remedy(model, demand, budget),
+        remedy=None if need.total <= budget else next(_remedies(model, demand, budget)),
     )
 
 
@@ -210,14 +210,12 @@ def _largest(holds: Callable[[int], bool], high: int) -> int:
     return low
 
 
-def _remedy(model: ModelConfig, demand: Demand, budget: int) -> str:
-    """The least intrusive change that suffices alone; more memory always does."""
-    return next(_remedies(model, demand, budget))
-
-
 def _remedies(model: ModelConfig, demand: Demand, budget: int) -> Iterator[str]:
-    """Least intrusive first: fewer at once costs only speed, a somewhat shorter context only the longest requests,
-    bfloat16 some precision, a much shorter context most uses."""
+    """Changes each of which suffices alone; the last, more memory, always does.
+
+    Least intrusive first: fewer at once costs only speed, a somewhat shorter context only the longest requests,
+    bfloat16 some precision, a much shorter context most uses.
+    """
     asked = max(demand.concurrency, demand.max_num_seqs)
 
     def with_fewer(n: int) -> Demand:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from quire.checkpoint.model_config import ModelConfig
-from quire.config import EngineConfig, SchedulerConfig, Task, WorkerConfig
+from quire.config import EngineConfig, ResolvedDType, SchedulerConfig, Task, WorkerConfig
 from quire.core.backend import Backend
 from quire.core.kv_layout import make_kv_cache_config
 from quire.core.quantization import Quantization
@@ -24,7 +24,7 @@ from quire.plan.backend import (
     runs_native,
     what_given_sizes_cost,
 )
-from quire.plan.dtype import ResolvedDType, choose_dtype
+from quire.plan.dtype import choose_dtype
 from quire.plan.machine import Machine
 from quire.plan.memory import (
     SHORTEST_CONTEXT,
@@ -183,13 +183,9 @@ class _Resolver:
             max_num_seqs=self.config.max_num_seqs,
             block_size=self.block_size,
             max_num_batched_tokens=self.config.max_num_batched_tokens,
-            enable_chunked_prefill=self._chunked_prefill,
+            # Tokens of an encoder see those after them: a text is computed whole.
+            enable_chunked_prefill=self.config.enable_chunked_prefill and not self.model.is_encoder,
         )
-
-    @property
-    def _chunked_prefill(self) -> bool:
-        """Tokens of an encoder see those after them: a text is computed whole."""
-        return self.config.enable_chunked_prefill and not self.model.is_encoder
 
     def _with_context(self, demand: Demand) -> Demand:
         """The demand with its context checked, where it was given, or else cut to what memory and num_blocks allow."""
@@ -230,8 +226,14 @@ class _Resolver:
             return 1
         need, size = memory_need(self.model, demand), block_bytes(self.model, demand)
         room = (self.budget - need.without_kv) // size
-        if self.config.num_blocks is not None:
-            return self._check_given_blocks(self.config.num_blocks, room, size)
+        given = self.config.num_blocks
+        if given is not None:
+            if given > room:
+                raise OutOfMemoryError(
+                    f"num_blocks is {given}, but beside weights and activations only {max(0, room)} blocks of"
+                    f" {format_size(size)} fit in the {self._budget_in_words()}; lower num_blocks or leave it out."
+                )
+            return given
         typical_len = min(TYPICAL_SEQUENCE_TOKENS, demand.max_model_len)
         typical = replace(demand, concurrency=demand.max_num_seqs, max_model_len=typical_len)
         full = replace(demand, concurrency=min(MIN_FULL_SEQUENCES, demand.max_num_seqs))
@@ -243,14 +245,6 @@ class _Resolver:
         if room < wanted:
             why = f"all that fit in the {self._budget_in_words()}"
         self.reasons.append(f"num_blocks {num_blocks} ({format_size(num_blocks * size)} when full): {why}.")
-        return num_blocks
-
-    def _check_given_blocks(self, num_blocks: int, room: int, size: int) -> int:
-        if num_blocks > room:
-            raise OutOfMemoryError(
-                f"num_blocks is {num_blocks}, but beside weights and activations only {max(0, room)} blocks of"
-                f" {format_size(size)} fit in the {self._budget_in_words()}; lower num_blocks or leave it out."
-            )
         return num_blocks
 
     def _worker(

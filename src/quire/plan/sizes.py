@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from quire.errors import InvalidRequestError
@@ -33,7 +34,7 @@ def parse_size(text: str) -> int:
     """Bytes of "8GiB", "512 MB" or a plain number of bytes. Raises InvalidRequestError."""
     match = _SIZE.fullmatch(text)
     unit = UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None or float(match[1]) * unit < 1:
+    if match is None or unit is None or not 1 <= float(match[1]) * unit < math.inf:
         raise InvalidRequestError(
             f"A memory size is a positive number with a unit such as 8GiB or 500MB, got {text!r}.",
             field="memory",

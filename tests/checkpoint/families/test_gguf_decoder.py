@@ -20,12 +20,12 @@ METADATA = {
     "llama.attention.layer_norm_rms_epsilon": 1e-5,
     "general.file_type": 0,
 }
-EMBEDDING = GGUFTensor("token_embd.weight", (8, 32), BLOCK_TYPES[0], 0, 8 * 32 * 4)
+EMBEDDING = GGUFTensor((8, 32), BLOCK_TYPES[0], 0, 8 * 32 * 4)
 
 
 def rope_scaling(**fields: object) -> RopeScaling | None:
     named = {f"llama.rope.{name}": value for name, value in fields.items()}
-    rope = read_gguf_config(METADATA | named, {EMBEDDING.name: EMBEDDING}, "m.gguf").layers[0].rope
+    rope = read_gguf_config(METADATA | named, {"token_embd.weight": EMBEDDING}, "m.gguf").layers[0].rope
     assert rope is not None
     return rope.scaling
 

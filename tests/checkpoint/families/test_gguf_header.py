@@ -22,15 +22,15 @@ METADATA = {
 TYPES = {block_type.name: block_type for block_type in BLOCK_TYPES.values()}
 
 
-def tensor(name: str, shape: tuple[int, ...], kind: str) -> GGUFTensor:
-    return GGUFTensor(name, shape, TYPES[kind], 0, 0)
+def tensor(shape: tuple[int, ...], kind: str) -> GGUFTensor:
+    return GGUFTensor(shape, TYPES[kind], 0, 0)
 
 
 def read(kinds: dict[str, str], **metadata: object) -> ModelConfig:
     """`kinds`: the types of the matrices; the norm is of floats, as always."""
-    tensors = [tensor(name, (512, 256), kind) for name, kind in kinds.items()]
-    tensors.append(tensor("output_norm.weight", (256,), "F32"))
-    return read_gguf_config(METADATA | metadata, {tensor.name: tensor for tensor in tensors}, "m.gguf")
+    tensors = {name: tensor((512, 256), kind) for name, kind in kinds.items()}
+    tensors["output_norm.weight"] = tensor((256,), "F32")
+    return read_gguf_config(METADATA | metadata, tensors, "m.gguf")
 
 
 def test_codes_are_counted_in_bytes_and_the_rest_in_values() -> None:

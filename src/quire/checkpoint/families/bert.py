@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from quire.checkpoint.families.decoder import (
-    ACTIVATIONS,
-    MAX_LAYERS,
-    read_dtype,
-    same_layers,
-    split_heads,
-)
+from quire.checkpoint.families.decoder import ACTIVATIONS, MAX_LAYERS, full_layers, read_dtype, split_heads
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.model_config import ModelConfig, PoolingConfig
 
@@ -36,7 +30,7 @@ def read(fields: ConfigFields) -> ModelConfig:
         num_kv_heads=num_heads,
         head_dim=head_dim,
         max_position=max_position,
-        layers=same_layers(num_layers, window=None, rope=None),
+        layers=full_layers(num_layers, rope=None),
         activation=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
         norm="layer_norm",
         norm_eps=fields.number("layer_norm_eps", 1e-12),

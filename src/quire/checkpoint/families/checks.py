@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from quire.checkpoint.model_config import ModelConfig
 from quire.errors import CheckpointError
 
@@ -21,15 +19,9 @@ def check_model_config(config: ModelConfig, source: str) -> None:
                 f"{source}: the head size is {config.head_dim}, and rotary positions need an even one;"
                 " the config is damaged, fetch it again."
             )
-    _check_token_ids(() if config.bos_token_id is None else (config.bos_token_id,), config.vocab_size, source)
-    _check_token_ids(config.eos_token_ids, config.vocab_size, source)
-
-
-def _check_token_ids(token_ids: Iterable[int], vocab_size: int, source: str) -> None:
-    """Raises CheckpointError for one that the model has no logit for."""
-    for token_id in token_ids:
-        if token_id >= vocab_size:
+    for token_id in (config.bos_token_id, *config.eos_token_ids):
+        if token_id is not None and token_id >= config.vocab_size:
             raise CheckpointError(
-                f"{source}: the special token id {token_id} is beyond the vocabulary of {vocab_size} tokens;"
+                f"{source}: the special token id {token_id} is beyond the vocabulary of {config.vocab_size} tokens;"
                 " correct bos_token_id or eos_token_id."
             )

@@ -50,7 +50,7 @@ def read_decoder(
         num_kv_heads=fields.integer("num_key_value_heads", num_heads),
         head_dim=head_dim,
         max_position=_stretched(fields, max_position, rope),
-        layers=same_layers(num_layers, window=None, rope=rope),
+        layers=full_layers(num_layers, rope=rope),
         activation=fields.choice(activation_field, ACTIVATIONS, default_activation),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         attention_scale=head_dim**-0.5,
@@ -86,8 +86,9 @@ def read_dtype(fields: ConfigFields) -> str:
     return dtype if dtype in DTYPES else "float32"
 
 
-def same_layers(num_layers: int, *, window: int | None, rope: RopeConfig | None) -> tuple[LayerConfig, ...]:
-    return (LayerConfig(window=window, rope=rope),) * num_layers
+def full_layers(num_layers: int, *, rope: RopeConfig | None) -> tuple[LayerConfig, ...]:
+    """Each with full attention."""
+    return (LayerConfig(window=None, rope=rope),) * num_layers
 
 
 def read_window(fields: ConfigFields) -> int | None:

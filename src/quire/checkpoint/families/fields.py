@@ -76,16 +76,13 @@ class ConfigFields:
         return value
 
     def texts(self, name: str) -> list[str] | None:
-        value = self._get(name)
-        if value is not None and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
-            raise self.damaged(name, "a list of strings")
-        return value
+        return self._list(name, {str}, "a list of strings")
 
     def integers(self, name: str) -> list[int] | None:
-        value = self._get(name)
-        if value is not None and not (isinstance(value, list) and {int}.issuperset(map(type, value))):
-            raise self.damaged(name, "a list of whole numbers")
-        return value
+        return self._list(name, {int}, "a list of whole numbers")
+
+    def numbers(self, name: str) -> list[float] | None:
+        return self._list(name, {int, float}, "a list of numbers")
 
     def flags(self, name: str) -> list[bool] | None:
         """None where the field is not a list."""
@@ -156,6 +153,13 @@ class ConfigFields:
 
     def _get(self, name: str) -> Any:
         return self._values.get(self._prefix + name)
+
+    def _list(self, name: str, types: set[type[T]], expected: str) -> list[T] | None:
+        """None where there is none. All of a vocabulary is looked at, as fast as Python can."""
+        value: list[T] | None = self._get(name)
+        if value is not None and not (isinstance(value, list) and types.issuperset(map(type, value))):
+            raise self.damaged(name, expected)
+        return value
 
     def _required(self, name: str, value: T | None) -> T:
         if value is None:

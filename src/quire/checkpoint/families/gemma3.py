@@ -72,14 +72,13 @@ def read_gguf(header: GGUFHeader) -> ModelConfig:
 
 def gguf_names(config: ModelConfig) -> list[TensorRule]:
     """GGUF stores 1 + w of each norm where Hugging Face stores w."""
-    names = {rule.gguf: rule for rule in gated_names() + QK_NORM_NAMES}
-    names["blk.{}.ffn_norm"] = TensorRule("blk.{}.ffn_norm", "model.layers.{}.pre_feedforward_layernorm")
-    for gguf, name in (
-        ("post_attention_norm", "post_attention_layernorm"),
-        ("post_ffw_norm", "post_feedforward_layernorm"),
-    ):
-        names[f"blk.{{}}.{gguf}"] = TensorRule(f"blk.{{}}.{gguf}", f"model.layers.{{}}.{name}")
-    return [replace(rule, offset=-1.0) if rule.gguf.endswith("norm") else rule for rule in names.values()]
+    sandwich_norms = [
+        TensorRule("blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"),
+        TensorRule("blk.{}.ffn_norm", "model.layers.{}.pre_feedforward_layernorm"),
+        TensorRule("blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm"),
+    ]
+    rules = {rule.gguf: rule for rule in gated_names() + QK_NORM_NAMES + sandwich_norms}
+    return [replace(rule, offset=-1.0) if rule.gguf.endswith("norm") else rule for rule in rules.values()]
 
 
 def _kinds(num_layers: int, pattern: int) -> list[str]:

@@ -1,8 +1,8 @@
-"""The GGUF metadata that Llama, Qwen and Gemma share."""
+"""The GGUF metadata that all decoders share."""
 
 from __future__ import annotations
 
-from quire.checkpoint.families.decoder import MAX_LAYERS, same_layers, split_heads
+from quire.checkpoint.families.decoder import MAX_LAYERS, full_layers, split_heads
 from quire.checkpoint.families.gguf_header import ROPE_DIVISORS, GGUFHeader
 from quire.checkpoint.families.rope import DEFAULT_THETA
 from quire.checkpoint.model_config import (
@@ -22,10 +22,11 @@ def read_gguf_decoder(
     *,
     activation: Activation = "silu",
     default_theta: float = DEFAULT_THETA,
+    norm_eps: str = "attention.layer_norm_rms_epsilon",
 ) -> ModelConfig:
     """A gated, RMS-normalized, rotary decoder with full attention; each family replaces what differs in it.
 
-    `architecture` is the Hugging Face class that does the same.
+    `architecture` is the Hugging Face class that does the same; `norm_eps` is the name of that field.
     """
     fields = header.fields
     fields.must_be_absent("expert_count")
@@ -50,9 +51,9 @@ def read_gguf_decoder(
         num_kv_heads=fields.integer("attention.head_count_kv", num_heads),
         head_dim=head_dim,
         max_position=fields.integer("context_length"),
-        layers=same_layers(num_layers, window=None, rope=rope),
+        layers=full_layers(num_layers, rope=rope),
         activation=activation,
-        norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+        norm_eps=fields.number(norm_eps),
         attention_scale=head_dim**-0.5,
         tie_word_embeddings=header.tied(),
         torch_dtype=header.dtype(),

@@ -10,7 +10,6 @@ from typing import Any
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.families.gguf_ends import read_end_token_ids
 from quire.checkpoint.gguf import GGUFTensor
-from quire.checkpoint.gguf.block_codes import CODE_TYPES, CodeType
 from quire.checkpoint.model_config import CodelessTensors
 from quire.errors import CheckpointError
 
@@ -56,21 +55,21 @@ class GGUFHeader:
     def quantized_bytes(self) -> int | None:
         """Bytes of the tensors whose codes are kept; None where there is none."""
         kept = [
-            round(math.prod(tensor.shape) * codes.bytes_per_value)
+            round(math.prod(tensor.shape) * tensor.codes.bytes_per_value)
             for tensor in self._tensors.values()
-            if (codes := _codes(tensor)) is not None
+            if tensor.codes is not None
         ]
         return sum(kept) if kept else None
 
     def num_float_values(self) -> int:
         """Values of all other tensors."""
-        return sum(math.prod(tensor.shape) for tensor in self._tensors.values() if _codes(tensor) is None)
+        return sum(math.prod(tensor.shape) for tensor in self._tensors.values() if tensor.codes is None)
 
     def codeless(self) -> tuple[CodelessTensors, ...]:
         """What `num_float_values` counts though it is stored in few bits."""
         by_type: defaultdict[str, list[GGUFTensor]] = defaultdict(list)
         for tensor in self._tensors.values():
-            if tensor.type.num_values > 1 and _codes(tensor) is None:
+            if tensor.type.num_values > 1 and tensor.codes is None:
                 by_type[tensor.type.name].append(tensor)
         return tuple(
             CodelessTensors(
@@ -87,7 +86,3 @@ class GGUFHeader:
 
     def eos_token_ids(self) -> tuple[int, ...]:
         return read_end_token_ids(self._tokenizer, self.vocab_size())
-
-
-def _codes(tensor: GGUFTensor) -> CodeType | None:
-    return CODE_TYPES.get(tensor.type.name) if len(tensor.shape) == 2 else None

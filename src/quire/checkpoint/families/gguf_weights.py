@@ -39,7 +39,7 @@ class GGUFWeights:
     def info(self, name: str) -> TensorInfo:
         origin = self._origin(name)
         shape = self._file.tensors[origin.gguf].shape
-        return TensorInfo(name, shape[::-1] if origin.rule.transposed else shape, "float32")
+        return TensorInfo(shape[::-1] if origin.rule.transposed else shape, "float32")
 
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
         origin = self._origin(name)
@@ -52,10 +52,10 @@ class GGUFWeights:
 
     def read_blocks(self, name: str, *, transposed: bool) -> BlockRows | None:
         origin = self._origin(name)
-        if origin.rule.transposed != transposed or origin.rule.offset or not self._file.has_blocks(origin.gguf):
+        tensor = self._file.tensors[origin.gguf]
+        if origin.rule.transposed != transposed or origin.rule.offset or tensor.codes is None:
             return None
-        num_rows = self._file.tensors[origin.gguf].shape[0]
-        return self._file.read_blocks(origin.gguf, self._rows_in_file(origin, np.arange(num_rows)))
+        return self._file.read_blocks(origin.gguf, self._rows_in_file(origin, np.arange(tensor.shape[0])))
 
     def _rows_in_file(self, origin: TensorOrigin, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if origin.rule.rotary_heads is not None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from quire.checkpoint.families.decoder import (
-    ACTIVATIONS,
-    MAX_LAYERS,
-    read_dtype,
-    same_layers,
-    split_heads,
-)
+from dataclasses import replace
+
+from quire.checkpoint.families.decoder import ACTIVATIONS, MAX_LAYERS, full_layers, read_dtype, split_heads
 from quire.checkpoint.families.fields import ConfigFields
+from quire.checkpoint.families.gguf_decoder import read_gguf_decoder
 from quire.checkpoint.families.gguf_header import GGUFHeader
 from quire.checkpoint.families.gguf_names import TensorRule
 from quire.checkpoint.model_config import ModelConfig
@@ -34,7 +31,7 @@ def read(fields: ConfigFields) -> ModelConfig:
         num_kv_heads=num_heads,
         head_dim=head_dim,
         max_position=fields.integer("n_positions"),
-        layers=same_layers(num_layers, window=None, rope=None),
+        layers=full_layers(num_layers, rope=None),
         activation=fields.choice("activation_function", ACTIVATIONS, "gelu_new"),
         norm="layer_norm",
         norm_eps=fields.number("layer_norm_epsilon", 1e-5),
@@ -52,38 +49,17 @@ def read(fields: ConfigFields) -> ModelConfig:
 
 
 def read_gguf(header: GGUFHeader) -> ModelConfig:
-    fields = header.fields
-    hidden_size = fields.integer("embedding_length")
-    num_heads = fields.integer("attention.head_count")
-    head_dim = split_heads(fields, "embedding_length", hidden_size, num_heads)
-    num_layers = fields.integer("block_count", maximum=MAX_LAYERS)
-    return ModelConfig(
-        family="gpt2",
-        architecture=ARCHITECTURE,
-        vocab_size=header.vocab_size(),
-        hidden_size=hidden_size,
-        intermediate_size=fields.integer("feed_forward_length"),
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=head_dim,
-        max_position=fields.integer("context_length"),
-        layers=same_layers(num_layers, window=None, rope=None),
-        activation="gelu_tanh",
+    config = read_gguf_decoder(
+        header, "gpt2", ARCHITECTURE, activation="gelu_tanh", norm_eps="attention.layer_norm_epsilon"
+    )
+    return replace(
+        config,
+        layers=full_layers(config.num_layers, rope=None),
         norm="layer_norm",
-        norm_eps=fields.number("attention.layer_norm_epsilon"),
-        attention_scale=head_dim**-0.5,
-        tie_word_embeddings=header.tied(),
         attention_bias=True,
         attention_output_bias=True,
         mlp_bias=True,
         gated_mlp=False,
-        torch_dtype=header.dtype(),
-        quantized_bytes=header.quantized_bytes(),
-        num_float_values=header.num_float_values(),
-        codeless=header.codeless(),
-        bos_token_id=header.bos_token_id(),
-        eos_token_ids=header.eos_token_ids(),
     )
 
 

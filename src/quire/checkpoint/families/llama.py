@@ -17,12 +17,7 @@ ARCHITECTURE = "LlamaForCausalLM"
 def read(fields: ConfigFields) -> ModelConfig:
     config = read_decoder(fields, "llama", ARCHITECTURE)
     bias = fields.flag("attention_bias", False)
-    return replace(
-        config,
-        attention_bias=bias,
-        attention_output_bias=bias,
-        mlp_bias=fields.flag("mlp_bias", False),
-    )
+    return replace(config, attention_bias=bias, attention_output_bias=bias, mlp_bias=fields.flag("mlp_bias", False))
 
 
 def read_gguf(header: GGUFHeader) -> ModelConfig:

@@ -22,10 +22,7 @@ Q5_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])
 Q8_0 = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 IQ4_NL = Q4_0
 
-IQ4_NL_VALUES = np.array(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113],
-    np.float32,
-)
+IQ4_NL_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 """What the sixteen codes of IQ4_NL stand for: spaced as normally distributed weights want, not evenly."""
 
 

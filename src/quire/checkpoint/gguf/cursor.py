@@ -65,8 +65,8 @@ class Cursor:
             raise self.damaged(f"announces {count:,} {what}, which {left:,} bytes cannot hold")
         return count
 
-    def string(self, what: str) -> str:
-        return self._text(self.u64(f"the length of {what}"), what)
+    def string(self) -> str:
+        return self._text(self.u64("the length of a string"), "a string")
 
     def name(self, what: str) -> str:
         """A key or a tensor's name: a string of bounded length."""

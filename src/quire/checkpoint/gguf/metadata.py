@@ -65,7 +65,7 @@ def read_metadata(cursor: Cursor, num_pairs: int) -> dict[str, MetadataValue]:
         cursor.subject = f"metadata key {key!r}"
         if key in metadata:
             raise cursor.damaged("comes twice")
-        metadata[key] = _read_value(cursor, _read_type(cursor), depth=0)
+        metadata[key] = _read_value(cursor, _read_type(cursor))
     return metadata
 
 
@@ -77,11 +77,11 @@ def _read_type(cursor: Cursor) -> ValueType:
         raise cursor.damaged(f"has value type {number}, where types go from 0 to {max(ValueType)}") from error
 
 
-def _read_value(cursor: Cursor, value_type: ValueType, depth: int) -> MetadataValue:
+def _read_value(cursor: Cursor, value_type: ValueType) -> MetadataValue:
     if value_type is ValueType.STRING:
-        return cursor.string("a string")
+        return cursor.string()
     if value_type is ValueType.ARRAY:
-        return _read_array(cursor, depth)
+        return _read_array(cursor, depth=0)
     value: MetadataValue = _read_numbers(cursor, value_type, 1)[0]
     return value
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from quire.checkpoint.gguf.block_codes import CODE_TYPES, BlockRows
+from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.checkpoint.gguf.cursor import Cursor
 from quire.checkpoint.gguf.metadata import MIN_PAIR_BYTES, MetadataValue, read_metadata
 from quire.checkpoint.gguf.tensor_table import MIN_ENTRY_BYTES, GGUFTensor, read_tensor_table
@@ -58,13 +58,8 @@ class GGUFFile:
         values = self._read_values(tensor, start * row_values, stop * row_values)
         return values.reshape(stop - start, *tensor.shape[1:])
 
-    def has_blocks(self, name: str) -> bool:
-        """Whether `read_blocks` has the tensor: rows of few bits, of a type with kernels."""
-        tensor = self._tensor(name)
-        return tensor.type.name in CODE_TYPES and len(tensor.shape) == 2
-
     def read_blocks(self, name: str, rows: npt.NDArray[np.int64]) -> BlockRows:
-        """The given rows of a tensor, nothing read yet: a view of the file, until the next tensor is read.
+        """Rows of a tensor that has codes, nothing read yet: a view of the file, until the next tensor is read.
 
         Raises CheckpointError if there is no such tensor.
         """

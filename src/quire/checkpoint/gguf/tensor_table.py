@@ -7,6 +7,7 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from quire.checkpoint.gguf.block_codes import CODE_TYPES, CodeType
 from quire.checkpoint.gguf.block_types import BLOCK_TYPES, UNREAD_TYPES, BlockType
 from quire.checkpoint.gguf.cursor import Cursor
 from quire.checkpoint.gguf.metadata import MetadataValue
@@ -22,11 +23,15 @@ _DEFAULT_ALIGNMENT = 32
 class GGUFTensor:
     """`shape` is outermost dimension first (the file has it innermost first). `offset` is from the file's start."""
 
-    name: str
     shape: tuple[int, ...]
     type: BlockType
     offset: int
     num_bytes: int
+
+    @property
+    def codes(self) -> CodeType | None:
+        """What its blocks are to the kernels that multiply few bits; None where they have none for it."""
+        return CODE_TYPES.get(self.type.name) if len(self.shape) == 2 else None
 
 
 def read_tensor_table(cursor: Cursor, num_tensors: int, metadata: Mapping[str, MetadataValue]) -> dict[str, GGUFTensor]:
@@ -64,7 +69,7 @@ def _place(
         end = start + num_bytes
         if end > file_bytes:
             raise cursor.damaged(f"ends at byte {end:,}, but the file has {file_bytes:,} bytes")
-        tensors[name] = GGUFTensor(name, shape, block_type, start, num_bytes)
+        tensors[name] = GGUFTensor(shape, block_type, start, num_bytes)
     if tensors and file_bytes - end >= alignment:
         raise cursor.damaged(f"is the last and ends at byte {end:,}, but the file has {file_bytes:,} bytes")
     return tensors
