@@ -25,7 +25,7 @@ def make_record(**fields: Any) -> RequestRecord:
         "finished_time": 104.25,
     }
     origin = {
-        "operation": "chat", "route": "/v1/chat/completions", "client": "", "tenant": "", "client_id": None,
+        "operation": "chat", "route": "/v1/chat/completions", "client": "", "tenant": "", "x_request_id": None,
         "traceparent": None, "tracestate": None, "stream": False, "arrival_time": 100.0,
     }  # fmt: skip
     for name in fields.keys() & origin.keys():

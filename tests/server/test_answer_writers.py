@@ -20,12 +20,13 @@ from tests.server.test_answer_parser import TEXT, tokenizer_with
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.errors import EngineDeadError
 from quire.server.answer_parser import AnswerFormat
+from quire.server.answering import write_events
+from quire.server.block_writer import BlockWriter
 from quire.server.chat_turn import ChatTurn, Conversation
 from quire.server.message_writer import MessageWriter
 from quire.server.reasoning.registry import REASONING_STYLES
 from quire.server.response_writer import ResponseWriter
 from quire.server.schemas.response_answers import ResponseAnswer
-from quire.server.single_answer import AnswerWriter, write_events
 from quire.server.tools.definitions import ToolChoice, parse_tools
 from quire.server.tools.registry import TOOL_FORMATS
 
@@ -82,7 +83,7 @@ def message_writer(max_tokens: int = 10_000) -> MessageWriter:
     return MessageWriter(TOKENIZER, TURN, "m", max_tokens)
 
 
-def events_of(writer: AnswerWriter, made: Sequence[RequestOutput]) -> list[dict[str, Any]]:
+def events_of(writer: BlockWriter, made: Sequence[RequestOutput]) -> list[dict[str, Any]]:
     """The data of the server-sent events, whose names are checked."""
     events = []
     for block in b"".join(writer.write(output) for output in made).decode().split("\n\n")[:-1]:
@@ -136,7 +137,7 @@ def test_response_events_are_what_openai_reads(text: str, finish_reason: str) ->
     assert without_ids(streamed_items) == without_ids(json.loads(encode(whole))["output"])
 
 
-def encode(writer: AnswerWriter) -> bytes:
+def encode(writer: BlockWriter) -> bytes:
     return msgspec.json.encode(writer.whole())
 
 
@@ -230,7 +231,7 @@ async def _then_dies(made: Sequence[RequestOutput]) -> AsyncGenerator[RequestOut
     raise EngineDeadError("The engine stopped.")
 
 
-async def _collect(writer: AnswerWriter, made: Sequence[RequestOutput]) -> list[bytes]:
+async def _collect(writer: BlockWriter, made: Sequence[RequestOutput]) -> list[bytes]:
     return [chunk async for chunk in write_events(writer, _then_dies(made))]
 
 

@@ -185,13 +185,17 @@ def test_every_answer_has_a_request_id(tiny_server: RunningServer) -> None:
     assert post(tiny_server, CHAT, messages=[]).headers["x-request-id"]
     assert post(tiny_server, CHAT, messages=[USER], request_id="mine").headers["x-request-id"] == "mine"
     assert f"client_id={ids[0]}" in tiny_server.log()
+    empty = tiny_server.http.post(CHAT, json={"messages": [USER], "max_tokens": 1}, headers={"X-Request-Id": ""})
+    assert empty.headers["x-request-id"]
+    assert f"client_id={empty.headers['x-request-id']}" in tiny_server.log()
     message = post(tiny_server, MESSAGES, messages=[USER]).headers
     assert message["request-id"] == message["x-request-id"]
 
 
 def test_unknown_models_have_a_code(tiny_server: RunningServer) -> None:
-    answer = post(tiny_server, CHAT, messages=[USER], model="other")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+    asked = post(tiny_server, CHAT, messages=[USER], model="other")
+    for answer in (asked, tiny_server.http.get("/v1/models/other")):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 
 def test_a_packed_body_is_refused_by_its_encoding(tiny_server: RunningServer) -> None:

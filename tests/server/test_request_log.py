@@ -36,7 +36,7 @@ def log_file(tmp_path: Path) -> Iterator[tuple[Path, int]]:
 def test_one_json_line_a_request(log_file: tuple[Path, int]) -> None:
     path, descriptor = log_file
     configure_logging("json", descriptor)
-    log_request(make_record(client_id="mine", tenant="key-hash"))
+    log_request(make_record(x_request_id="mine", tenant="key-hash"))
     (line,) = map(json.loads, path.read_text().splitlines())
     assert line.pop("time").endswith("+00:00")
     assert line == {
@@ -79,7 +79,7 @@ def test_text_lines_are_for_people(log_file: tuple[Path, int]) -> None:
 def test_a_client_cannot_write_lines_or_escape_codes(log_file: tuple[Path, int], log_format: str) -> None:
     path, descriptor = log_file
     configure_logging(log_format, descriptor)
-    log_request(make_record(client_id='x" status=500\n{"level":"error"}\r\x1b[2J\ud800é', tenant="\ud800"))
+    log_request(make_record(x_request_id='x" status=500\n{"level":"error"}\r\x1b[2J\ud800é', tenant="\ud800"))
     raw = path.read_bytes()
     assert raw.count(b"\n") == 1
     assert b"\x1b" not in raw

@@ -9,8 +9,7 @@ from quire.engine.tokenizer import Tokenizer
 from quire.server.answer_events import ContentDelta, Event, ParsedAnswer, collect_answer, merge_events
 from quire.server.reasoning.parser import ReasoningParser
 from quire.server.reasoning.registry import ReasoningStyle, choose_reasoning_style
-from quire.server.text_reader import Markers, Reading, TextReader
-from quire.server.text_stage import TextStage
+from quire.server.text_reader import Markers, Reading, TextReader, TextStage
 from quire.server.tools.definitions import Tool, ToolChoice
 from quire.server.tools.parser import ToolParser
 from quire.server.tools.registry import choose_tool_format
@@ -18,7 +17,7 @@ from quire.server.tools.tool_format import ToolFormat
 
 
 class AnswerParser:
-    """Turns text that arrives in pieces into events; a whole answer is one piece.
+    """Turns text that arrives in pieces into events; a whole answer is one piece. Without stages all of it is content.
 
     `hidden` texts are left out wherever they stand: the names of end tokens, where special tokens are shown.
     """
@@ -41,6 +40,8 @@ class AnswerParser:
 
     def feed(self, text: str) -> list[Event]:
         """What the next piece of the text means, as far as it is sure."""
+        if not self._stages:
+            return [ContentDelta(text)] if text else []
         return _run(self._stages, [ContentDelta(text)])
 
     def finish(self) -> list[Event]:
@@ -50,9 +51,14 @@ class AnswerParser:
             events += _run(self._stages[index + 1 :], stage.finish())
         return merge_events(events)
 
+    def read(self, text: str, *, ends: bool) -> list[Event]:
+        """What the next piece means and, where the text ends with it, everything that was held back."""
+        events = self.feed(text)
+        return [*events, *self.finish()] if ends else events
+
     def parse_whole(self, text: str) -> ParsedAnswer:
         """The answer that a whole text is."""
-        return collect_answer([*self.feed(text), *self.finish()])
+        return collect_answer(self.read(text, ends=True))
 
 
 def _run(stages: Sequence[TextStage], events: Iterable[Event]) -> list[Event]:
@@ -72,11 +78,8 @@ class _HidingStage(TextStage):
         super().__init__(TextReader())
 
     def _read(self) -> Reading[None]:
-        while (yield from self._reader.copy_until(self._markers, self._put)) is not None:
+        while (yield from self._reader.copy_until(self._markers, self._put_content)) is not None:
             self._reader.unmark()
-
-    def _put(self, text: str) -> None:
-        self._events.append(ContentDelta(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,10 @@ class ChatTurn:
     token_ids: list[int]
     conversation: Conversation
     answer_format: AnswerFormat
+    structure: StructuredOutputs | None = None
+    """What the answer must be like."""
+    structure_field: str | None = None
+    """The request's field that says so."""
     follows_shape: bool = False
     """Structured output shapes the text from its first token on: no reasoning comes before it, whatever the prompt
     opened."""
@@ -84,46 +88,52 @@ class ChatTurn:
 
     def parser(self) -> AnswerParser:
         """For one sample."""
-        talk, inside = self.conversation, self._opens_reasoning and not self.follows_shape
-        return self.answer_format.parser(talk.usable_tools, talk.choice, parallel=talk.parallel, starts_inside=inside)
+        if not self.reads_marks:
+            return AnswerParser()
+        conversation = self.conversation
+        return self.answer_format.parser(
+            conversation.usable_tools,
+            conversation.choice,
+            parallel=conversation.parallel,
+            starts_inside=self._opens_reasoning and not self.follows_shape,
+        )
 
-    def constraint(self, otherwise: Mapping[str, Any] | None = None) -> StructuredOutputs | None:
+    def constraint(self, otherwise: Mapping[str, Any] | None) -> StructuredOutputs | None:
         """The grammar under which the model makes the calls it must make, or may make where its answer fits the JSON schema `otherwise`.
         Raises InvalidRequestError."""
-        talk, form = self.conversation, self.answer_format
+        conversation, answer_format = self.conversation, self.answer_format
         grammar = tool_constraint(
-            talk.usable_tools,
-            talk.choice,
-            form.tools,
-            parallel=talk.parallel,
-            reasoning=form.reasoning,
+            conversation.usable_tools,
+            conversation.choice,
+            answer_format.tools,
+            parallel=conversation.parallel,
+            reasoning=answer_format.reasoning,
             starts_inside_reasoning=self._opens_reasoning,
-            token_ids=form.token_ids,
+            token_ids=answer_format.token_ids,
             otherwise=otherwise,
         )
         return None if grammar is None else StructuredOutputs(grammar=grammar)
 
-    def structure(
-        self, wanted: tuple[StructuredOutputs, str] | None
-    ) -> tuple[ChatTurn, StructuredOutputs | None, str | None]:
-        """The turn as it reads such an answer, the shape the answer must have, and the request's field that says so.
+    def structured(self, wanted: tuple[StructuredOutputs, str] | None) -> ChatTurn:
+        """The turn with the shape that its answer must have. `wanted` is what the request asks for, and its field that does so.
 
         JSON is `wanted` of the text, so calls may come instead of it. Raises InvalidRequestError for another shape beside a call that must be made.
         """
-        if wanted is None:
-            constraint = self.constraint()
-            return self, constraint, None if constraint is None else "tools"
-        schema = wanted[0].json_schema
+        schema = None if wanted is None else wanted[0].json_schema
         constraint = self.constraint(schema)
         if constraint is None:
-            return replace(self, follows_shape=True), *wanted
-        if schema is None:
+            if wanted is None:
+                return self
+            structure, field = wanted
+            return replace(self, structure=structure, structure_field=field, follows_shape=True)
+        if wanted is not None and schema is None:
             raise InvalidRequestError(
                 f"tool_choice demands a call and {wanted[1]} another shape, but an answer has one only; drop one of them.",
                 field="tool_choice",
                 value=self.conversation.choice.name or self.conversation.choice.mode,
             )
-        return self, constraint, "tools" if self.conversation.choice.forces_call else wanted[1]
+        field = "tools" if wanted is None or self.conversation.choice.forces_call else wanted[1]
+        return replace(self, structure=constraint, structure_field=field)
 
 
 async def take_turn(state: ServerState, conversation: Conversation, *, must_fit: bool = False) -> ChatTurn:

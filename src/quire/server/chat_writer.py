@@ -5,19 +5,18 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.engine.tokenizer import Tokenizer
 from quire.server.answer_events import (
     ContentDelta,
     Event,
-    ParsedAnswer,
     ReasoningDelta,
     ToolCallArguments,
     ToolCallStart,
 )
 from quire.server.answer_parser import AnswerParser
+from quire.server.answering import AnswerWriter
 from quire.server.chat_turn import ChatTurn
 from quire.server.logprobs import chat_logprobs, prompt_logprobs
-from quire.server.outputs import make_usage
+from quire.server.outputs import make_usage, new_frame
 from quire.server.schemas.answers import (
     AnswerMessage,
     ChatChoice,
@@ -34,28 +33,28 @@ from quire.server.schemas.answers import (
 )
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.sse import DONE, event
+from quire.server.state import ServerState
 
 
-class ChatWriter:
-    """Of one request. `frame`: id, created, model and system_fingerprint."""
+class ChatWriter(AnswerWriter):
+    """Of all samples of one request."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, body: ChatCompletionRequest, turn: ChatTurn, frame: tuple[str, int, str, str]
-    ) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, state: ServerState, body: ChatCompletionRequest, turn: ChatTurn) -> None:
+        self._tokenizer = state.llm.tokenizer
         self._body = body
         self._turn = turn
-        self._frame = frame
-        self._chunk = ChatChunk(*frame, [])
-        self._parsers: dict[int, AnswerParser | None] = {}
-        """Of each sample begun; None where the text is content as it stands."""
+        self._is_plain = not turn.reads_marks
+        self._frame = new_frame(state, "chatcmpl")
+        self._chunk = ChatChunk(*self._frame, [])
+        self._parsers: dict[int, AnswerParser] = {}
+        """Of each sample begun."""
         options = body.stream_options
         self._counts_always = bool(options and options.continuous_usage_stats)
         self._counts_at_end = bool(options and options.include_usage)
         self._num_tokens = 0
         self._last: RequestOutput | None = None
 
-    def whole(self, output: RequestOutput) -> ChatCompletion:
+    def answer(self, output: RequestOutput) -> ChatCompletion:
         num_tokens = sum(len(sample.token_ids) for sample in output.outputs)
         answer = ChatCompletion(
             *self._frame, [self._whole_choice(sample) for sample in output.outputs], make_usage([output], num_tokens)
@@ -67,8 +66,9 @@ class ChatWriter:
         return answer
 
     def _whole_choice(self, sample: CompletionOutput) -> ChatChoice:
-        answer = self._answer(sample)
-        message = AnswerMessage((self._echoed() + (answer.content or "")) or answer.content)
+        answer = self._turn.parser().parse_whole(sample.text)
+        nothing = "" if self._is_plain else None
+        message = AnswerMessage(self._echoed() + (answer.content or "") or nothing)
         if answer.reasoning is not None:
             message.reasoning = message.reasoning_content = answer.reasoning
         if answer.tool_calls:
@@ -84,13 +84,7 @@ class ChatWriter:
             sample.token_ids if self._body.return_token_ids else UNSET,
         )
 
-    def _answer(self, sample: CompletionOutput) -> ParsedAnswer:
-        if not self._turn.reads_marks:
-            return ParsedAnswer(sample.text, None, ())
-        return self._turn.parser().parse_whole(sample.text)
-
-    def chunk(self, output: RequestOutput) -> bytes:
-        """The events that an output makes, if any."""
+    def write(self, output: RequestOutput) -> bytes:
         self._last = output
         chunk = self._chunk
         events: list[bytes] = []
@@ -115,7 +109,7 @@ class ChatWriter:
 
     def _begin(self, index: int, output: RequestOutput) -> bytes:
         """The event that opens a sample's message."""
-        self._parsers[index] = self._turn.parser() if self._turn.reads_marks else None
+        self._parsers[index] = self._turn.parser()
         chunk = ChatChunk(*self._frame, [ChatChunkChoice(index, MessageDelta("assistant", self._echoed()))])
         if self._counts_at_end or self._counts_always:
             self._chunk.usage = chunk.usage = self._usage() if self._counts_always else None
@@ -126,12 +120,11 @@ class ChatWriter:
     def _choices(self, sample: CompletionOutput) -> list[ChatChunkChoice]:
         """What a sample's new tokens come to. Logprobs and ids go with the first, the finish reason with the last."""
         parser = self._parsers[sample.index]
-        deltas, num_calls = _plain_deltas(sample.text), 0
-        if parser is not None:
-            parsed = parser.feed(sample.text)
-            if sample.finish_reason is not None:
-                parsed += parser.finish()
-            deltas, num_calls = [_delta(part) for part in parsed], parser.num_tool_calls
+        if self._is_plain:
+            # Not through the parser: most streams pass here, once a token.
+            deltas = [MessageDelta(content=sample.text)] if sample.text else []
+        else:
+            deltas = [_delta(part) for part in parser.read(sample.text, ends=sample.finish_reason is not None)]
         has_more = self._body.logprobs or self._body.return_token_ids or self._counts_always
         if not deltas and (sample.finish_reason is not None or has_more):
             deltas = [MessageDelta()]
@@ -142,7 +135,7 @@ class ChatWriter:
             if self._body.return_token_ids:
                 choices[0].token_ids = sample.token_ids
             if sample.finish_reason is not None:
-                choices[-1].finish_reason = finish_reason(sample.finish_reason, num_calls)
+                choices[-1].finish_reason = finish_reason(sample.finish_reason, parser.num_tool_calls)
                 choices[-1].stop_reason = sample.stop_reason
         return choices
 
@@ -161,10 +154,6 @@ class ChatWriter:
 
 def finish_reason(reason: str | None, num_calls: int) -> str | None:
     return "tool_calls" if reason == "stop" and num_calls else reason
-
-
-def _plain_deltas(text: str) -> list[MessageDelta]:
-    return [MessageDelta(content=text)] if text else []
 
 
 def _delta(part: Event) -> MessageDelta:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Sequence
 
 import msgspec
@@ -11,7 +9,7 @@ import msgspec
 from quire.core.outputs import CompletionOutput, LogprobsAtPosition, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.server.logprobs import CompletionLogprobsWriter, prompt_logprobs
-from quire.server.outputs import FINGERPRINT, make_usage
+from quire.server.outputs import make_usage, new_frame
 from quire.server.schemas.answers import Completion, CompletionChoice, Usage
 from quire.server.schemas.completions import CompletionRequest
 from quire.server.sse import DONE, event
@@ -26,22 +24,23 @@ class CompletionWriter:
         self._body = body
         self._params = params
         self._shows_output = body.max_tokens != 0
-        self._frame = Completion(f"cmpl-{uuid.uuid4().hex}", int(time.time()), state.model_name, FINGERPRINT, [])
+        self._frame = Completion(*new_frame(state, "cmpl"), [])
         options = body.stream_options
         self._counts_always = bool(options and options.continuous_usage_stats)
         self._counts_at_end = bool(options and options.include_usage)
-        self._logprobs: dict[int, CompletionLogprobsWriter] = {}
-        self._begun: set[int] = set()
+        self._logprobs: dict[int, CompletionLogprobsWriter | None] = {}
+        """Of each sample begun; None where none are wanted."""
         self._outputs: dict[int, RequestOutput] = {}
         self._num_tokens = 0
 
     def whole(self, outputs: Sequence[RequestOutput]) -> Completion:
-        choices = [
-            self._choice(number, output, sample) for number, output in enumerate(outputs) for sample in output.outputs
-        ]
-        for choice, output in zip(choices, (o for o in outputs for _ in o.outputs), strict=True):
-            if self._body.prompt_logprobs is not None:
-                choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._body.prompt_logprobs)
+        choices = []
+        for number, output in enumerate(outputs):
+            for sample in output.outputs:
+                choice = self._choice(number, output, sample)
+                if self._body.prompt_logprobs is not None:
+                    choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._body.prompt_logprobs)
+                choices.append(choice)
         return msgspec.structs.replace(self._frame, choices=choices, usage=make_usage(outputs, self._num_tokens))
 
     def chunk(self, number: int, output: RequestOutput) -> bytes:
@@ -75,9 +74,8 @@ class CompletionWriter:
         choice = CompletionChoice(index, text, None, finish_reason, stop_reason)
         if self._body.return_token_ids:
             choice.token_ids = token_ids
-        writer = self._logprobs_writer(index, output)
-        if index not in self._begun:
-            self._begun.add(index)
+        if index not in self._logprobs:
+            writer = self._logprobs[index] = self._logprobs_writer(output)
             if self._body.return_token_ids:
                 choice.prompt_token_ids = output.prompt_token_ids
             if self._body.echo:
@@ -85,21 +83,20 @@ class CompletionWriter:
                 choice.text = shown + text
                 if writer is not None:
                     writer.echo(output.prompt_logprobs or [None] * len(output.prompt_token_ids), shown)
+        writer = self._logprobs[index]
         if writer is not None:
             choice.logprobs = writer.write(token_ids, logprobs)
         return choice
 
-    def _logprobs_writer(self, index: int, output: RequestOutput) -> CompletionLogprobsWriter | None:
+    def _logprobs_writer(self, output: RequestOutput) -> CompletionLogprobsWriter | None:
         if self._body.logprobs is None:
             return None
-        if index not in self._logprobs:
-            self._logprobs[index] = CompletionLogprobsWriter(
-                self._tokenizer,
-                self._body.logprobs,
-                output.prompt_token_ids,
-                skip_special_tokens=self._params.skip_special_tokens,
-            )
-        return self._logprobs[index]
+        return CompletionLogprobsWriter(
+            self._tokenizer,
+            self._body.logprobs,
+            output.prompt_token_ids,
+            skip_special_tokens=self._params.skip_special_tokens,
+        )
 
     def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -56,19 +56,13 @@ class EngineCollector(Collector):
             return {}
         return {"block_size": str(status.info.block_size), "num_gpu_blocks": str(status.info.num_blocks)}
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         stats = self.stats
-        for name, text, attribute in GAUGES:
-            gauge = GaugeMetricFamily(self._prefix + name, text, labels=self._names)
-            gauge.add_metric(self._values, getattr(stats, attribute))
-            yield gauge
-        for name, text, attribute in COUNTERS:
-            counter = CounterMetricFamily(self._prefix + name, text, labels=self._names)
-            counter.add_metric(self._values, getattr(stats, attribute))
-            yield counter
+        for family, figures in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, text, attribute in figures:
+                metric = family(self._prefix + name, text, labels=self._names)
+                metric.add_metric(self._values, getattr(stats, attribute))
+                yield metric
         yield self._accepted_per_position(stats)
         yield self._step_tokens(stats)
         yield self._info("cache_config_info", "The KV cache's configuration.", self._cache_config(), 1)

@@ -24,7 +24,7 @@ from quire.errors import (
     RequestTimeoutError,
 )
 from quire.server.admission import RETRY_AFTER_S, DrainingError, OverloadedError
-from quire.server.error_object import ErrorAnswer, error_answer
+from quire.server.error_object import TYPES, ErrorAnswer, error_answer
 from quire.server.schemas.fields import HIDDEN_TAG
 from quire.server.schemas.message_answers import MessagesError, MessagesErrorBody
 
@@ -37,11 +37,8 @@ MAX_RULE_LENGTH = 400
 RETRY_HEADERS = {"Retry-After": str(RETRY_AFTER_S)}
 ANTHROPIC_ROUTE = "/v1/messages"
 ANTHROPIC_TYPES: dict[int, str] = {
-    HTTPStatus.UNAUTHORIZED: "authentication_error",
-    HTTPStatus.FORBIDDEN: "permission_error",
-    HTTPStatus.NOT_FOUND: "not_found_error",
+    **TYPES,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
-    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
     HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
 }
 

@@ -7,6 +7,7 @@ import uuid
 from quire.core.outputs import CompletionOutput
 from quire.engine.tokenizer import Tokenizer
 from quire.server.answer_events import ToolCallStart
+from quire.server.block_writer import BlockKind, BlockWriter
 from quire.server.chat_turn import ChatTurn
 from quire.server.errors import anthropic_error, describe
 from quire.server.schemas.message_answers import (
@@ -30,20 +31,17 @@ from quire.server.schemas.message_answers import (
     ThinkingDelta,
     ToolUseBlock,
 )
-from quire.server.single_answer import AnswerWriter, BlockKind
 from quire.server.sse import event
 from quire.server.tools.prompt import read_arguments
 
 
-class MessageWriter(AnswerWriter):
+class MessageWriter(BlockWriter):
     """`max_tokens`: the request's; an answer cut before that was cut by the end of the context."""
 
     def __init__(self, tokenizer: Tokenizer, turn: ChatTurn, model: str, max_tokens: int) -> None:
         super().__init__(tokenizer, turn)
         self._max_tokens = max_tokens
         self._message = MessageAnswer(f"msg_{uuid.uuid4().hex}", model, MessagesUsage(0, 0, 0))
-        self._texts: list[str] = []
-        """Of the open block."""
 
     def whole(self) -> MessageAnswer:
         return self._message
@@ -62,7 +60,6 @@ class MessageWriter(AnswerWriter):
         elif kind is BlockKind.REASONING:
             block = ThinkingBlock()
         self._message.content.append(block)
-        self._texts = []
         self._emit(BlockStart(index=self._index, content_block=block))
 
     @property
@@ -70,7 +67,6 @@ class MessageWriter(AnswerWriter):
         return len(self._message.content) - 1
 
     def extend_block(self, text: str) -> None:
-        self._texts.append(text)
         match self._message.content[-1]:
             case TextBlock():
                 self._emit_delta(TextDelta(text))
@@ -79,8 +75,7 @@ class MessageWriter(AnswerWriter):
             case ToolUseBlock():
                 self._emit_delta(InputJSONDelta(text))
 
-    def close_block(self, *, is_complete: bool) -> None:
-        text = "".join(self._texts)
+    def close_block(self, text: str, *, is_complete: bool) -> None:
         match self._message.content[-1]:
             case TextBlock() as block:
                 block.text = text
@@ -91,7 +86,7 @@ class MessageWriter(AnswerWriter):
                 block.input = read_arguments(text)
         self._emit(BlockStop(index=self._index))
 
-    def end(self, sample: CompletionOutput) -> None:
+    def finish(self, sample: CompletionOutput) -> None:
         message = self._message
         message.usage.output_tokens = self.num_tokens
         message.stop_reason = self._stop_reason(sample)

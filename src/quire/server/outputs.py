@@ -1,8 +1,10 @@
-"""Several streams of outputs as one, and a stream of outputs as one output."""
+"""Several streams of outputs as one, a stream of outputs as one output, and what OpenAI's answers say of them."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+import uuid
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -19,7 +21,12 @@ FINGERPRINT = f"quire-{__version__}"
 Item = TypeVar("Item")
 
 
-def whole_output_kind(state: ServerState, stream: bool | None) -> OutputKind:
+def new_frame(state: ServerState, kind: str) -> tuple[str, int, str, str]:
+    """id, created, model and system_fingerprint of an answer."""
+    return f"{kind}-{uuid.uuid4().hex}", int(time.time()), state.model_name, FINGERPRINT
+
+
+def output_kind(state: ServerState, stream: bool | None) -> OutputKind:
     """A queue time-out must see the first token come, also where only the whole is wanted."""
     return OutputKind.DELTA if stream or state.config.queue_timeout is not None else OutputKind.FINAL_ONLY
 

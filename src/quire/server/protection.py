@@ -5,13 +5,12 @@ The limits on connections, heads and slow clients are in http_protocol.py, those
 
 from __future__ import annotations
 
-import string
 import uuid
 from collections.abc import Awaitable
 
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import Response
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,7 +26,6 @@ MADE_REQUEST_ID = "quire.request_id"
 """In the scope: the id of a request that brought none, for the log."""
 ANTHROPIC_REQUEST_ID = "request-id"
 """What Anthropic's clients read."""
-PRINTABLE = frozenset(string.printable.encode()) - frozenset(string.whitespace.encode()) | {ord(" ")}
 PREFLIGHT_CACHE_S = 600
 
 
@@ -78,7 +76,8 @@ class Gate:
 
     def _foreign(self, scope: Scope) -> str | None:
         """Why the request's Host or Origin is not welcome; None if it is."""
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
         if len(hosts) > 1:
             return "The request has more than one Host header."
         host = hosts[0] if hosts else ""
@@ -87,11 +86,8 @@ class Gate:
                 f"This server does not go by the name {host[:64]!r}; if it should, start it with --allowed-host and the"
                 " name."
             )
-        for name, value in scope["headers"]:
-            origin = value.decode("latin-1")
-            if name == b"origin" and not (
-                origin in self._origins or ANY in self._origins or is_own_origin(origin, host)
-            ):
+        for origin in headers.getlist("origin"):
+            if not (origin in self._origins or ANY in self._origins or is_own_origin(origin, host)):
                 return (
                     f"Pages of {origin[:64]!r} may not call this server; if they should, start it with --allowed-origin and"
                     " that origin."
@@ -107,19 +103,19 @@ class RequestIds:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
-        if given is None:
+        given = Headers(scope=scope).get(REQUEST_ID)
+        if not given:
             scope[MADE_REQUEST_ID] = made = f"req_{uuid.uuid4().hex}"
             await self._app(scope, receive, _with_id(send, scope["path"], made, given=False))
             return
-        if len(given) > MAX_REQUEST_ID_LENGTH or not PRINTABLE.issuperset(given):
+        if len(given) > MAX_REQUEST_ID_LENGTH or not (given.isascii() and given.isprintable()):
             message = (
                 f"{REQUEST_ID} must be at most {MAX_REQUEST_ID_LENGTH} printable ASCII characters, got {len(given)} bytes;"
                 " shorten it."
             )
             await _refuse(scope, 400, message, param=REQUEST_ID)(scope, receive, send)
             return
-        await self._app(scope, receive, _with_id(send, scope["path"], given.decode("ascii"), given=True))
+        await self._app(scope, receive, _with_id(send, scope["path"], given, given=True))
 
 
 def _with_id(send: Send, path: str, request_id: str, *, given: bool) -> Send:

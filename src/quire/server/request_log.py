@@ -96,7 +96,7 @@ def request_fields(record: RequestRecord) -> dict[str, Any]:
     """What the line says; times in milliseconds."""
     return {
         "request_id": record.request_id,
-        "client_id": record.origin.client_id,
+        "client_id": record.origin.x_request_id,
         "tenant": tenant_hash(record.origin.tenant),
         "route": record.origin.route,
         "model": record.model,

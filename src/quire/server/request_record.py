@@ -20,8 +20,8 @@ class Origin:
     """Whom limits count, which nobody can pretend to be: a hash of the API key, or the address where none is needed."""
     tenant: str
     """Whom fairness counts: the same, a client's word for it where no key is needed, and the user it names."""
-    client_id: str | None
-    """The X-Request-Id of its answer: what the client sent along, bounded by whoever took it in, or what was made for it."""
+    x_request_id: str | None
+    """Of its answer: what the client sent along, bounded by whoever took it in, or what was made for it."""
     traceparent: str | None
     tracestate: str | None
     stream: bool

@@ -9,29 +9,23 @@ from collections.abc import Callable
 from quire.core.outputs import CompletionOutput
 from quire.engine.tokenizer import Tokenizer
 from quire.server.answer_events import ToolCallStart
+from quire.server.block_writer import BlockKind, BlockWriter
 from quire.server.chat_turn import ChatTurn
 from quire.server.errors import describe
 from quire.server.schemas.response_answers import (
     ArgumentsDelta,
     ArgumentsDone,
-    Completed,
-    Created,
-    Failed,
-    Incomplete,
     IncompleteDetails,
-    InProgress,
     InputTokensDetails,
-    ItemAdded,
-    ItemDone,
+    ItemEvent,
+    LifecycleEvent,
     OutputFunctionCall,
     OutputItem,
     OutputMessage,
     OutputReasoning,
     OutputText,
     OutputTokensDetails,
-    Part,
-    PartAdded,
-    PartDone,
+    PartEvent,
     ReasoningText,
     ReasoningTextDelta,
     ReasoningTextDone,
@@ -42,7 +36,6 @@ from quire.server.schemas.response_answers import (
     TextDelta,
     TextDone,
 )
-from quire.server.single_answer import AnswerWriter, BlockKind
 from quire.server.sse import event
 
 ERROR_CODES = {429: "rate_limit_exceeded"}
@@ -52,55 +45,47 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
-class ResponseWriter(AnswerWriter):
-    """Each block is an output item. `keep` gets the response once it is whole."""
+class ResponseWriter(BlockWriter):
+    """Each block is an output item. `keep`, if given, gets the response once it is whole."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         turn: ChatTurn,
         response: ResponseAnswer,
-        keep: Callable[[ResponseAnswer], None],
+        keep: Callable[[ResponseAnswer], None] | None,
     ) -> None:
         super().__init__(tokenizer, turn)
         self._response = response
         self._keep = keep
         self._num_events = 0
-        self._item: OutputItem | None = None
-        self._texts: list[str] = []
-        """Of the open item."""
 
     def whole(self) -> ResponseAnswer:
         return self._response
 
     def begin(self) -> None:
-        self._emit(Created(response=self._response))
-        self._emit(InProgress(response=self._response))
+        self._emit(LifecycleEvent(type="response.created", response=self._response))
+        self._emit(LifecycleEvent(type="response.in_progress", response=self._response))
 
     def open_block(self, kind: BlockKind, call: ToolCallStart | None) -> None:
+        item: OutputItem = OutputMessage(new_id("msg"), "in_progress", [])
         if call is not None:
-            self._add(OutputFunctionCall(new_id("fc"), "in_progress", call.id, call.name, ""))
+            item = OutputFunctionCall(new_id("fc"), "in_progress", call.id, call.name, "")
         elif kind is BlockKind.REASONING:
-            self._add(OutputReasoning(new_id("rs"), "in_progress", []))
-        else:
-            self._add(OutputMessage(new_id("msg"), "in_progress", []))
-
-    def _add(self, item: OutputItem) -> None:
-        self._item = item
-        self._texts = []
+            item = OutputReasoning(new_id("rs"), "in_progress", [])
         self._response.output.append(item)
-        self._emit(ItemAdded(output_index=self._index, item=item))
-        if not isinstance(item, OutputFunctionCall):
-            part = _part(item, "")
-            self._emit(PartAdded(item_id=item.id, output_index=self._index, part=part))
+        self._emit(ItemEvent(type="response.output_item.added", output_index=self._index, item=item))
+        if kind is not BlockKind.CALL:
+            part = ReasoningText("") if kind is BlockKind.REASONING else OutputText("")
+            index = self._index
+            self._emit(PartEvent(type="response.content_part.added", item_id=item.id, output_index=index, part=part))
 
     @property
     def _index(self) -> int:
         return len(self._response.output) - 1
 
     def extend_block(self, text: str) -> None:
-        self._texts.append(text)
-        match self._item:
+        match self._response.output[-1]:
             case OutputFunctionCall(id=item_id):
                 self._emit(ArgumentsDelta(item_id=item_id, output_index=self._index, delta=text))
             case OutputReasoning(id=item_id):
@@ -108,9 +93,8 @@ class ResponseWriter(AnswerWriter):
             case OutputMessage(id=item_id):
                 self._emit(TextDelta(item_id=item_id, output_index=self._index, delta=text))
 
-    def close_block(self, *, is_complete: bool) -> None:
-        item, index, text = self._item, self._index, "".join(self._texts)
-        assert item is not None, "a block is open"
+    def close_block(self, text: str, *, is_complete: bool) -> None:
+        item, index = self._response.output[-1], self._index
         match item:
             case OutputFunctionCall():
                 item.arguments = text
@@ -122,11 +106,12 @@ class ResponseWriter(AnswerWriter):
                 item.content.append(OutputText(text))
                 self._emit(TextDone(item_id=item.id, output_index=index, text=text))
         if not isinstance(item, OutputFunctionCall):
-            self._emit(PartDone(item_id=item.id, output_index=index, part=item.content[0]))
+            part = item.content[0]
+            self._emit(PartEvent(type="response.content_part.done", item_id=item.id, output_index=index, part=part))
         item.status = "completed" if is_complete else "incomplete"
-        self._emit(ItemDone(output_index=index, item=item))
+        self._emit(ItemEvent(type="response.output_item.done", output_index=index, item=item))
 
-    def end(self, sample: CompletionOutput) -> None:
+    def finish(self, sample: CompletionOutput) -> None:
         response = self._response
         response.usage = self._usage()
         if sample.finish_reason == "length":
@@ -135,14 +120,15 @@ class ResponseWriter(AnswerWriter):
         else:
             response.status = "completed"
             response.completed_at = int(time.time())
-        self._keep(response)
-        self._emit((Incomplete if response.incomplete_details else Completed)(response=response))
+        if self._keep is not None:
+            self._keep(response)
+        self._emit(LifecycleEvent(type=f"response.{response.status}", response=response))
 
     def report(self, error: Exception) -> None:
         status, body, _ = describe(error)
         self._response.status = "failed"
         self._response.error = ResponseError(ERROR_CODES.get(status, "server_error"), body.error.message)
-        self._emit(Failed(response=self._response))
+        self._emit(LifecycleEvent(type="response.failed", response=self._response))
 
     def _usage(self) -> ResponseUsage:
         assert self.first is not None, "the answer has begun"
@@ -158,8 +144,4 @@ class ResponseWriter(AnswerWriter):
     def _emit(self, made: ResponseEvent) -> None:
         made.sequence_number = self._num_events
         self._num_events += 1
-        self._events.append(event(made, made.event_name))
-
-
-def _part(item: OutputMessage | OutputReasoning, text: str) -> Part:
-    return OutputText(text) if isinstance(item, OutputMessage) else ReasoningText(text)
+        self._events.append(event(made, made.type))

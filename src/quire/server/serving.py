@@ -60,7 +60,7 @@ def origin_of(
         route=getattr(route, "path", "unknown"),
         client=client_of(request),
         tenant=tenant_of(request) + (f"/{user}" if user else ""),
-        client_id=headers.get("x-request-id") or request_id or request.scope.get(MADE_REQUEST_ID),
+        x_request_id=headers.get("x-request-id") or request_id or request.scope.get(MADE_REQUEST_ID),
         traceparent=headers.get("traceparent"),
         tracestate=headers.get("tracestate"),
         stream=stream,
@@ -69,6 +69,7 @@ def origin_of(
 
 
 def client_of(request: Request) -> str:
+    """Whom limits count, and whose responses are kept: see `Origin.client`."""
     return tenant_of(request) if server_state(request).config.api_key else address_of(request)
 
 
@@ -120,7 +121,7 @@ def preparing(request: Request) -> Iterator[None]:
 
 
 @contextmanager
-def prompt_named(field: str, *, of_several: bool = True) -> Iterator[None]:
+def prompt_named(field: str, *, of_several: bool = False) -> Iterator[None]:
     """Refusals of a prompt speak of the request's own field; whoever sends several is told which one it is."""
     try:
         yield

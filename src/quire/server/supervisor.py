@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
@@ -54,6 +53,10 @@ class Child:
     @property
     def ended(self) -> bool:
         return self.process.poll() is not None
+
+    def signal(self, number: int) -> None:
+        if not self.ended:
+            self.process.send_signal(number)
 
 
 def serve(engine: EngineConfig, server: ServerConfig, executor: str) -> int:
@@ -173,7 +176,7 @@ class Supervisor:
     def _end(self, children: list[Child], patience_s: float, num_signals: int) -> None:
         """Ask them to, and kill those that have not done so in time. After more signals than `num_signals` there is hardly any."""
         for child in children:
-            _signal(child, signal.SIGTERM)
+            child.signal(signal.SIGTERM)
         started = time.monotonic()
         while not all(child.ended for child in children):
             if len(self._signals) > num_signals:
@@ -182,7 +185,7 @@ class Supervisor:
                 break
             time.sleep(STOP_POLL_S)
         for child in children:
-            _signal(child, signal.SIGKILL)
+            child.signal(signal.SIGKILL)
 
     @contextmanager
     def catch_signals(self) -> Iterator[socket.socket]:
@@ -226,16 +229,13 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
 @contextmanager
 def private_directory() -> Iterator[str]:
     """For sockets; mode 0700, gone at the end. Raises QuireError where its path is too long for them."""
-    directory = tempfile.mkdtemp(prefix="quire-")
-    try:
+    with tempfile.TemporaryDirectory(prefix="quire-", ignore_cleanup_errors=True) as directory:
         if len(os.fsencode(directory)) > MAX_DIRECTORY_LENGTH:
             raise QuireError(
                 f"The folder for temporary files, {tempfile.gettempdir()}, has too long a path for sockets; set TMPDIR to a"
                 f" shorter one, of at most {MAX_DIRECTORY_LENGTH - len(os.path.basename(directory)) - 1} bytes."
             )
         yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _spawn(
@@ -253,11 +253,6 @@ def _spawn(
     process.stdin.write(json.dumps(orders).encode())
     process.stdin.close()
     return Child(name, process)
-
-
-def _signal(child: Child, number: int) -> None:
-    if not child.ended:
-        child.process.send_signal(number)
 
 
 def _drain(wakeup: socket.socket) -> None:

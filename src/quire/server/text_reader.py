@@ -7,8 +7,11 @@ does cannot depend on where the pieces were cut, because it decides only on text
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator
 from typing import TypeVar
+
+from quire.server.answer_events import ContentDelta, Event, merge_events
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
@@ -151,8 +154,7 @@ class TextReader:
         """Read white space and the literal. Raises MalformedTextError, TextEndedError."""
         yield from self.take(SPACE)
         if not (yield from self.take_literal(literal)):
-            if self._closed and literal.startswith(self._text[self._at :]):
-                self._at = len(self._text)
+            if self.take_end_within(literal):
                 raise TextEndedError
             raise MalformedTextError
 
@@ -177,3 +179,36 @@ class TextReader:
         if end > self._at:
             write(self._text[self._at : end])
             self._at = end
+
+
+class TextStage(ABC):
+    """One of the parsers that read a model's text one after the other.
+
+    It turns text that arrives in pieces into events: `_read` reads all of it and puts them into `_events`.
+    """
+
+    def __init__(self, reader: TextReader) -> None:
+        self._reader = reader
+        self._events: list[Event] = []
+        self._reading = self._read()
+
+    @abstractmethod
+    def _read(self) -> Reading[None]: ...
+
+    def feed(self, text: str) -> list[Event]:
+        """What the text means, as far as it is sure."""
+        self._reader.feed(text)
+        return self._advance()
+
+    def finish(self) -> list[Event]:
+        """The text ends here: what was held back."""
+        self._reader.close()
+        return self._advance()
+
+    def _put_content(self, text: str) -> None:
+        self._events.append(ContentDelta(text))
+
+    def _advance(self) -> list[Event]:
+        next(self._reading, None)
+        events, self._events = self._events, []
+        return merge_events(events)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.core.view import MAX_STEPS_KEPT, Lane, StepRecord, TableChange, ViewUpdate
+from quire.core.view import MAX_STEPS_KEPT, StepRecord, TableChange, ViewUpdate
 from quire.engine.remote_engine import RemoteEngine
 from quire.errors import EngineDeadError
 
@@ -56,11 +56,10 @@ class EngineMirror:
             steps=list(self._steps),
             changed_blocks=[],
             block_states=bytes(self._states),
-            lanes=[self._whole(lane) for lane in self._last.lanes],
+            lanes=[
+                msgspec.structs.replace(lane, tables=self._tables.get(lane.seq_id, [])) for lane in self._last.lanes
+            ],
         )
-
-    def _whole(self, lane: Lane) -> Lane:
-        return msgspec.structs.replace(lane, tables=self._tables.get(lane.seq_id, []))
 
 
 def _apply_changes(tables: list[TableChange] | None, changes: list[TableChange] | None) -> list[TableChange] | None:

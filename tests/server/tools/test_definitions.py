@@ -78,8 +78,9 @@ def test_bad_tools(tool: Any, field: str) -> None:
 
 
 def test_bad_sets_of_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidRequestError, match="Two tools are named 'f'"):
-        parse_tools([function(), function()])
+    with pytest.raises(InvalidRequestError, match="Two tools are named 'f'") as refusal:
+        parse_tools([{"type": "web_search"}, function(), function()], functions_only=True)
+    assert refusal.value.field == "tools[2]", "as the request counts them"
     parse_tools([function(f"f{index}") for index in range(MAX_TOOLS)])
     with pytest.raises(InvalidRequestError, match="129 tools"):
         parse_tools([function(f"f{index}") for index in range(MAX_TOOLS + 1)])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from quire.server.answer_events import ContentDelta, ReasoningDelta
+from quire.server.answer_events import ReasoningDelta
 from quire.server.reasoning.registry import ReasoningStyle
-from quire.server.text_reader import SPACE, Markers, Reading, TextReader
-from quire.server.text_stage import TextStage
+from quire.server.text_reader import SPACE, Markers, Reading, TextReader, TextStage
 
 _NEWLINES = re.compile(r"[\r\n]+")
 
@@ -45,6 +44,3 @@ class ReasoningParser(TextStage):
             self._events.append(ReasoningDelta("".join([*self._space, visible])))
             self._space.clear()
         self._space.append(text[len(visible) :])
-
-    def _put_content(self, text: str) -> None:
-        self._events.append(ContentDelta(text))

@@ -16,11 +16,11 @@ from quire.engine.input_processor import Prompt
 from quire.errors import InvalidRequestError
 from quire.server.chat_turn import truncated
 from quire.server.completion_writer import CompletionWriter
-from quire.server.outputs import collect, gather_all, merge, whole_output_kind
+from quire.server.outputs import collect, gather_all, merge, output_kind
 from quire.server.schemas.answers import Completion
 from quire.server.schemas.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.schemas.openapi import answers
-from quire.server.schemas.sampling import make_sampling_params, structure_named, wanted_structure
+from quire.server.schemas.sampling import sampling_values, structure_named
 from quire.server.serving import (
     generate,
     json_response,
@@ -43,15 +43,16 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     body.check()
     _check_number(state, body)
     origin = origin_of(request, "text_completion", stream=bool(body.stream), user=body.user, request_id=body.request_id)
-    structure = wanted_structure(body)
-    params = _sampling_params(state, body, structure)
+    structure, structure_field = body.wanted_structure() or (None, None)
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    params = _sampling_params(state, body, max_tokens, structure)
     with preparing(request):
-        prompts = await _prompts(state, body)
+        prompts = await _prompts(state, body, max_tokens)
     sources = [generate(state, origin, prompt, params, body) for prompt in prompts]
     if len(sources) > 1:
         sources = [_named(index, source) for index, source in enumerate(sources)]
     writer = CompletionWriter(state, body, params)
-    with structure_named(structure[1] if structure else None):
+    with structure_named(structure_field):
         if body.stream:
             return await EventStream.begin(request, _events(writer, sources), body.answer_headers)
         outputs = await unless_client_leaves(request.receive, gather_all([collect(source) for source in sources]))
@@ -60,16 +61,15 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
 
 
 def _sampling_params(
-    state: ServerState, body: CompletionRequest, structure: tuple[StructuredOutputs, str] | None
+    state: ServerState, body: CompletionRequest, max_tokens: int, structure: StructuredOutputs | None
 ) -> SamplingParams:
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    params = make_sampling_params(
-        body,
+    params = SamplingParams(
+        **sampling_values(body),
         # Nothing to generate is one token that is not shown: the prompt's logprobs are wanted.
         max_tokens=max(1, max_tokens),
         logprobs=body.logprobs,
-        structured_outputs=structure[0] if structure else None,
-        output_kind=whole_output_kind(state, body.stream),
+        structured_outputs=structure,
+        output_kind=output_kind(state, body.stream),
     )
     if body.echo and body.logprobs is not None:
         num_top = max(body.logprobs, body.prompt_logprobs or 0)
@@ -77,13 +77,12 @@ def _sampling_params(
     return params
 
 
-async def _prompts(state: ServerState, body: CompletionRequest) -> list[Prompt]:
+async def _prompts(state: ServerState, body: CompletionRequest, max_tokens: int) -> list[Prompt]:
     """As the engine takes them, tokenized here where the request says how."""
     state.connection.inputs.check_task("generate")
-    if body.add_special_tokens is not False and body.truncate_prompt_tokens is None:
-        return list(body.prompts)
     add_special_tokens = body.add_special_tokens is not False
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    if add_special_tokens and body.truncate_prompt_tokens is None:
+        return list(body.prompts)
 
     def tokenize(prompt: str | list[int]) -> Prompt:
         if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
@@ -95,7 +94,7 @@ async def _prompts(state: ServerState, body: CompletionRequest) -> list[Prompt]:
     def tokenize_all() -> list[Prompt]:
         prompts = []
         for index, prompt in enumerate(body.prompts):
-            with prompt_named(_field(index) if len(body.prompts) > 1 else "prompt"):
+            with prompt_named(_field(index) if len(body.prompts) > 1 else "prompt", of_several=True):
                 prompts.append(tokenize(prompt))
         return prompts
 
@@ -120,7 +119,7 @@ def _field(index: int) -> str:
 
 async def _named(index: int, source: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[RequestOutput, None]:
     async with aclosing(source):
-        with prompt_named(_field(index)):
+        with prompt_named(_field(index), of_several=True):
             async for output in source:
                 yield output
 

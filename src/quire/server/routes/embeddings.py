@@ -79,7 +79,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
 @router.post("/v1/score", responses=answers(ScoreAnswer), response_class=Response)
 async def score(body: ScoreRequest, request: Request) -> Response:
     """How alike texts are: the cosine of their vectors, -1 to 1."""
-    first, second = _as_list(body.text_1), _as_list(body.text_2)
+    first, second = _as_prompts(body.text_1), _as_prompts(body.text_2)
     check_pairs(len(first), len(second))
     params = PoolingParams(normalize=True, truncate_prompt_tokens=body.truncate_prompt_tokens)
     state, outputs = await _encode(request, "score", body, [("text_1", first), ("text_2", second)], params)
@@ -160,7 +160,10 @@ async def _encode_all(
 
     async def work() -> None:
         for index, (field, text) in left:
-            outputs[index] = await _encode_one(encode, field, text)
+            with prompt_named(field, of_several=True):
+                output = await encode(text)
+            vector_of(output)  # Raises if there is none, while the request's record is open.
+            outputs[index] = output
             if len(outputs) == 1:
                 begin()
 
@@ -168,21 +171,10 @@ async def _encode_all(
     return [outputs[index] for index in range(len(texts))]
 
 
-async def _encode_one(encode: Encode, field: str, text: Prompt) -> PoolingRequestOutput:
-    with prompt_named(field):
-        output = await encode(text)
-    vector_of(output)  # Raises if there is none, while the request's record is open.
-    return output
-
-
 def _as_prompts(texts: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:
     """A list of ids is one text."""
     is_one = isinstance(texts, str) or isinstance(texts[0], int)
     return [cast(Prompt, texts)] if is_one else list(cast(Sequence[Prompt], texts))
-
-
-def _as_list(texts: str | list[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else texts
 
 
 def _base64(output: PoolingRequestOutput) -> str:

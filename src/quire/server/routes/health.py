@@ -10,7 +10,7 @@ from quire.engine.remote_engine import STILL_LOADING
 from quire.errors import EngineDeadError
 from quire.server.error_object import error_answer
 from quire.server.errors import RETRY_HEADERS, error_response
-from quire.server.state import server_state
+from quire.server.state import ServerState, server_state
 
 router = APIRouter()
 
@@ -29,14 +29,14 @@ async def ready(request: Request) -> JSONResponse:
     """200 once the model is loaded, 503 before, while draining, and when the engine is gone."""
     state = server_state(request)
     status = state.connection.status
-    problem = _problem(request)
+    problem = _problem(state)
+    is_ready = problem is None and state.connection.ready
     body = {
-        "status": "ready" if state.connection.ready and problem is None else "not ready",
+        "status": "ready" if is_ready else "not ready",
         "engine": "starting" if status is None else status.state,
     }
     if problem is not None:
         body["reason"] = problem
-    is_ready = body["status"] == "ready" and not state.admission.draining
     return JSONResponse(body, 200 if is_ready else 503, None if is_ready else RETRY_HEADERS)
 
 
@@ -45,7 +45,7 @@ async def ready(request: Request) -> JSONResponse:
 async def health(request: Request) -> Response:
     """200 if requests would be answered; 503 with the reason if not."""
     state = server_state(request)
-    problem = _problem(request)
+    problem = _problem(state)
     if problem is None and not state.connection.ready:
         problem = STILL_LOADING
     if problem is not None:
@@ -58,8 +58,7 @@ async def version() -> dict[str, str]:
     return {"version": __version__}
 
 
-def _problem(request: Request) -> str | None:
-    state = server_state(request)
+def _problem(state: ServerState) -> str | None:
     if state.admission.draining:
         return "The server is shutting down."
     try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from quire.server.answering import chat_params, respond
 from quire.server.chat_turn import take_turn
 from quire.server.message_writer import MessageWriter
 from quire.server.schemas.message_answers import MessageAnswer, MessagesError, TokenCount
 from quire.server.schemas.messages import CountTokensRequest, MessagesRequest
 from quire.server.schemas.openapi import answers
 from quire.server.serving import json_response, preparing, prompt_named, require_ready
-from quire.server.single_answer import respond, whole_answer_params
 from quire.server.strict_json import StrictJSONRoute
 
 router = APIRouter(route_class=StrictJSONRoute)
@@ -21,16 +21,12 @@ router = APIRouter(route_class=StrictJSONRoute)
 )
 async def create_message(body: MessagesRequest, request: Request) -> Response:
     state = await require_ready(request, body.model)
-    with preparing(request), prompt_named("messages", of_several=False):
+    with preparing(request), prompt_named("messages"):
         turn = await take_turn(state, body.conversation(), must_fit=True)
-    turn, structure, field = turn.structure(body.wanted_structure())
-    params = whole_answer_params(
-        body, request, turn, max_tokens=body.max_tokens, stop=body.stop_sequences, structure=structure
-    )
+    turn = turn.structured(body.wanted_structure())
+    params = chat_params(state, body, turn, max_tokens=body.max_tokens, stop=body.stop_sequences or ())
     writer = MessageWriter(state.llm.tokenizer, turn, state.model_name, body.max_tokens)
-    return await respond(
-        request, body, turn, params, writer, user=body.tenant_user, prompt_field="messages", structure_field=field
-    )
+    return await respond(request, body, turn, params, writer, prompt_field="messages")
 
 
 @router.post("/v1/messages/count_tokens", responses=answers(TokenCount, error=MessagesError), response_class=Response)

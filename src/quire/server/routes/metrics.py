@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from quire.server.metrics import CONTENT_TYPE, Metrics
+from quire.server.metrics import CONTENT_TYPE
+from quire.server.state import server_state
 
 router = APIRouter()
 
@@ -26,20 +27,15 @@ class Load(BaseModel):
 )
 def metrics(request: Request) -> Response:
     """All metrics of this server, whichever of its API processes answers. Not async: it may read files."""
-    return Response(_metrics(request).render(), media_type=CONTENT_TYPE)
+    return Response(server_state(request).metrics.render(), media_type=CONTENT_TYPE)
 
 
 @router.get("/load")
 async def load(request: Request) -> Load:
-    stats = _metrics(request).engine.stats
+    stats = server_state(request).metrics.engine.stats
     return Load(
         server_load=stats.num_running + stats.num_waiting,
         num_requests_running=stats.num_running,
         num_requests_waiting=stats.num_waiting,
         kv_cache_usage_perc=stats.kv_cache_usage,
     )
-
-
-def _metrics(request: Request) -> Metrics:
-    metrics: Metrics = request.app.state.server.metrics
-    return metrics

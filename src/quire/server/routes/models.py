@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, Request
 
+from quire.server.errors import NoSuchModelError
 from quire.server.state import ServerState, server_state
 
 router = APIRouter()
@@ -20,7 +21,7 @@ async def list_models(request: Request) -> dict[str, Any]:
 async def retrieve_model(request: Request, model: str) -> dict[str, Any]:
     state = server_state(request)
     if model != state.model_name:
-        raise HTTPException(404, f"There is no model of that name here; this server has {state.model_name!r}.")
+        raise NoSuchModelError(model, state.model_name)
     return _card(state)
 
 

@@ -12,6 +12,7 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from quire.errors import InvalidRequestError
+from quire.server.answering import chat_params, respond
 from quire.server.chat_turn import ChatTurn, Conversation, room_for_prompt, take_turn
 from quire.server.response_store import StoredResponse
 from quire.server.response_writer import ResponseWriter, new_id
@@ -37,7 +38,6 @@ from quire.server.schemas.responses import (
     as_messages,
 )
 from quire.server.serving import client_of, json_response, preparing, prompt_named, require_ready
-from quire.server.single_answer import respond, whole_answer_params
 from quire.server.state import ServerState, server_state
 from quire.server.strict_json import StrictJSONRoute
 from quire.server.tools.definitions import parse_tool_choice, parse_tools
@@ -55,20 +55,18 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     owner, stores = _owner(request), _stores(state, body)
     history, items = _history(state, owner, body.previous_response_id), _resolved(state, owner, body.items)
     conversation = _conversation(body, history, items)
-    with preparing(request), prompt_named("input", of_several=False):
+    with preparing(request), prompt_named("input"):
         if body.truncation == "auto":
             turn = await _fitting_turn(state, conversation, body.max_output_tokens)
         else:
             turn = await take_turn(state, conversation, must_fit=True)
-    turn, structure, field = turn.structure(body.wanted_structure())
-    params = whole_answer_params(body, request, turn, max_tokens=body.max_output_tokens, structure=structure)
+    turn = turn.structured(body.wanted_structure())
+    params = chat_params(state, body, turn, max_tokens=body.max_output_tokens)
     used = (*history, *(msgspec.json.encode(_listed(item)) for item in items)) if stores else ()
-    keep = partial(_keep, state, owner, used) if stores else _forget
+    keep = partial(_keep, state, owner, used) if stores else None
     response = _response(state, body, conversation, stores=stores)
     writer = ResponseWriter(state.llm.tokenizer, turn, response, keep)
-    return await respond(
-        request, body, turn, params, writer, user=body.user, prompt_field="input", structure_field=field
-    )
+    return await respond(request, body, turn, params, writer, prompt_field="input")
 
 
 @router.post("/v1/responses/input_tokens", responses=answers(InputTokens), response_class=Response)
@@ -78,7 +76,7 @@ async def count_input_tokens(body: ResponsesRequest, request: Request) -> Respon
     body.check()
     owner = _owner(request)
     history, items = _history(state, owner, body.previous_response_id), _resolved(state, owner, body.items)
-    with preparing(request), prompt_named("input", of_several=False):
+    with preparing(request), prompt_named("input"):
         turn = await take_turn(state, _conversation(body, history, items))
     return json_response(InputTokens(len(turn.token_ids)))
 
@@ -138,14 +136,19 @@ def _keeps_responses(state: ServerState) -> bool:
     return state.config.api_workers == 1
 
 
-def _stores(state: ServerState, body: ResponsesRequest) -> bool:
-    if body.store and not _keeps_responses(state):
+def _require_keeping(state: ServerState, remedy: str, field: str, value: object) -> None:
+    if not _keeps_responses(state):
         raise InvalidRequestError(
             f"This server keeps no responses, since it runs {state.config.api_workers} API workers without common"
-            " memory; set store to false, or start it with --api-workers 1.",
-            field="store",
-            value=True,
+            f" memory; {remedy}, or start it with --api-workers 1.",
+            field=field,
+            value=value,
         )
+
+
+def _stores(state: ServerState, body: ResponsesRequest) -> bool:
+    if body.store:
+        _require_keeping(state, "set store to false", "store", True)
     return body.store is not False and _keeps_responses(state)
 
 
@@ -153,13 +156,7 @@ def _history(state: ServerState, owner: str, previous_response_id: str | None) -
     """The items of the conversation so far."""
     if previous_response_id is None:
         return ()
-    if not _keeps_responses(state):
-        raise InvalidRequestError(
-            f"This server keeps no responses, since it runs {state.config.api_workers} API workers without common"
-            " memory; send the earlier items in input, or start it with --api-workers 1.",
-            field="previous_response_id",
-            value=previous_response_id,
-        )
+    _require_keeping(state, "send the earlier items in input", "previous_response_id", previous_response_id)
     previous = state.responses.get(owner, previous_response_id)
     if previous is None:
         raise InvalidRequestError(
@@ -182,7 +179,7 @@ def _resolved(state: ServerState, owner: str, items: Sequence[InputItem]) -> lis
                 field=f"input.{index}",
                 value=item.id,
             )
-    kept = {item_id: KEPT_ITEM.validate_python(msgspec.json.decode(item)) for item_id, item in found.items()}
+    kept = {item_id: KEPT_ITEM.validate_json(item) for item_id, item in found.items()}
     return [kept[item.id] if isinstance(item, ItemReference) else item for item in items]
 
 
@@ -201,12 +198,8 @@ def _keep(state: ServerState, owner: str, used: tuple[bytes, ...], response: Res
     state.responses.put(owner, response.id, StoredResponse(msgspec.json.encode(response), used, made))
 
 
-def _forget(response: ResponseAnswer) -> None:
-    """For what is not to be stored."""
-
-
 def _conversation(body: ResponsesRequest, history: Sequence[bytes], items: Sequence[Item]) -> Conversation:
-    earlier = [KEPT_ITEM.validate_python(msgspec.json.decode(item)) for item in history]
+    earlier = [KEPT_ITEM.validate_json(item) for item in history]
     tools = parse_tools(body.tools, functions_only=True)
     return Conversation(
         messages=as_messages(body.instructions, [*earlier, *items]),

@@ -12,7 +12,7 @@ from quire.engine.tokenizer import Tokenizer
 from quire.server.chat_turn import take_turn
 from quire.server.schemas.answers import DetokenizeAnswer, TokenizeAnswer
 from quire.server.schemas.chat import TemplateFields
-from quire.server.schemas.fields import Name, RequestBody, TokenId, member, one_of
+from quire.server.schemas.fields import Name, OneOf, RequestBody, TokenId
 from quire.server.schemas.openapi import answers
 from quire.server.serving import json_response, preparing, require_ready
 from quire.server.state import ServerState
@@ -44,8 +44,7 @@ def _kind(body: Any) -> str:
 
 
 TokenizeRequest = Annotated[
-    Annotated[TokenizeTextRequest, member("text")] | Annotated[TokenizeChatRequest, member("chat")],
-    one_of("a prompt or messages", _kind),
+    TokenizeTextRequest | TokenizeChatRequest, OneOf("a prompt or messages", _kind, ("text", "chat"))
 ]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
-from prometheus_client import CollectorRegistry, Metric
+from prometheus_client import CollectorRegistry
 
 from quire.errors import EngineDeadError
 from quire.server.sse import EventStream, event
@@ -79,29 +80,26 @@ async def _live_events(state: ServerState, watcher: Watcher) -> AsyncGenerator[b
 
 def read_latencies(registry: CollectorRegistry, namespace: str) -> dict[str, Histogram]:
     """The server's latency histograms, summed over their labels; those that do not exist yet are left out."""
+    keys = {f"{namespace}:{name}": key for key, name in LATENCIES.items()}
     histograms = {}
-    families: dict[str, list[Metric]] = {}
     for metric in registry.collect():
-        families.setdefault(metric.name, []).append(metric)
-    for key, name in LATENCIES.items():
-        full_name = f"{namespace}:{name}"
-        buckets: dict[float, float] = {}
+        if metric.name not in keys:
+            continue
+        buckets: Counter[float] = Counter()
         total_seconds = 0.0
-        for metric in families.get(full_name, ()):
-            for sample in metric.samples:
-                if sample.name.endswith("_bucket"):
-                    edge = float(sample.labels["le"])
-                    buckets[edge] = buckets.get(edge, 0.0) + sample.value
-                elif sample.name.endswith("_sum"):
-                    total_seconds += sample.value
+        for sample in metric.samples:
+            if sample.name.endswith("_bucket"):
+                buckets[float(sample.labels["le"])] += int(sample.value)
+            elif sample.name.endswith("_sum"):
+                total_seconds += sample.value
         if buckets:
-            histograms[key] = _histogram(buckets, total_seconds)
+            histograms[keys[metric.name]] = _histogram(buckets, total_seconds)
     return histograms
 
 
-def _histogram(buckets: dict[float, float], total_seconds: float) -> Histogram:
+def _histogram(buckets: Mapping[float, int], total_seconds: float) -> Histogram:
     """From Prometheus' cumulative buckets, the last of which is +Inf."""
     edges = sorted(buckets)
-    cumulative = [int(buckets[edge]) for edge in edges]
+    cumulative = [buckets[edge] for edge in edges]
     counts = [count - below for count, below in zip(cumulative, [0, *cumulative], strict=False)]
     return Histogram(edges[:-1], counts, total_seconds)

@@ -49,13 +49,18 @@ class CompletionChoice(Struct):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class Completion(Struct):
-    """Whole, and the chunks of a stream too."""
+class Frame(Struct):
+    """What an answer and all of its chunks begin with."""
 
     id: str
     created: int
     model: str
     system_fingerprint: str
+
+
+class Completion(Frame):
+    """Whole, and the chunks of a stream too."""
+
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     object: Literal["text_completion"] = "text_completion"
@@ -69,10 +74,7 @@ class TokenLogprob(Struct):
     bytes: list[int] | None
 
 
-class ContentLogprob(Struct):
-    token: str
-    logprob: float
-    bytes: list[int] | None
+class ContentLogprob(TokenLogprob):
     top_logprobs: list[TokenLogprob]
 
 
@@ -112,11 +114,7 @@ class ChatChoice(Struct):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(Struct):
-    id: str
-    created: int
-    model: str
-    system_fingerprint: str
+class ChatCompletion(Frame):
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
@@ -155,11 +153,7 @@ class ChatChunkChoice(Struct):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatChunk(Struct):
-    id: str
-    created: int
-    model: str
-    system_fingerprint: str
+class ChatChunk(Frame):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET

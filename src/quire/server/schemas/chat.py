@@ -13,27 +13,16 @@ from quire.server.schemas.fields import (
     ReasoningEffort,
     RequestBody,
     TextOrObject,
-    member,
-    one_of,
     template_kwargs,
     text_or_list,
 )
-from quire.server.schemas.sampling import Logprobs, SamplingFields
+from quire.server.schemas.sampling import Logprobs, SamplingFields, unsupported
 from quire.server.tools.definitions import parse_tool_choice, parse_tools
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
-UNSUPPORTED = {
-    "functions": "it is the older name of tools; send tools",
-    "function_call": "it is the older name of tool_choice; send tool_choice",
-    "audio": "the model answers in text only; leave it out",
-}
 
-
-Content = Annotated[
-    Annotated[str, member("text")] | Annotated[list[dict[str, Any]], Field(max_length=MAX_PARTS), member("list")],
-    one_of("a text or a list of content parts", text_or_list),
-]
+Parts = Annotated[list[dict[str, Any]], Field(max_length=MAX_PARTS)]
 
 
 class Message(RequestBody):
@@ -42,7 +31,7 @@ class Message(RequestBody):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: Content | None = None
+    content: Annotated[str | Parts, text_or_list("a text or a list of content parts")] | None = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
@@ -96,16 +85,17 @@ class ChatCompletionRequest(TemplateFields, SamplingFields):
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = Field(None, description="Only with logprobs.")
     parallel_tool_calls: bool | None = None
-    functions: list[dict[str, Any]] | None = Field(None, description="Not supported.")
-    function_call: TextOrObject | None = Field(None, description="Not supported.")
+    functions: list[dict[str, Any]] | None = unsupported("it is the older name of tools; send tools")
+    function_call: TextOrObject | None = unsupported("it is the older name of tool_choice; send tool_choice")
     modalities: list[str] | None = Field(None, description="Only text.")
-    audio: dict[str, Any] | None = Field(None, description="Not supported.")
+    audio: dict[str, Any] | None = unsupported("the model answers in text only; leave it out")
 
     def check(self) -> None:
-        """Raises InvalidRequestError for what is not supported."""
-        for field, remedy in UNSUPPORTED.items():
-            if getattr(self, field):
-                raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
+        super().check()
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequestError(
+                "top_logprobs is set, but logprobs is not; set logprobs to true.", field="top_logprobs"
+            )
         if set(self.modalities or ()) - {"text"}:
             raise InvalidRequestError(
                 f"modalities are {', '.join(self.modalities or ())[:100]}, but the model answers in text only; leave it out.",

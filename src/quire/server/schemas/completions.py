@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from quire.errors import InvalidRequestError
-from quire.server.schemas.fields import MAX_TOKENS, TokenId, form_of_prompt, member, one_of
-from quire.server.schemas.sampling import MAX_CHOICES, Logprobs, SamplingFields
+from quire.server.schemas.fields import MAX_TOKENS, TokenId, one_or_more_prompts
+from quire.server.schemas.sampling import MAX_CHOICES, Logprobs, SamplingFields, unsupported
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's."""
@@ -18,22 +18,17 @@ MAX_ECHOED_SAMPLES = 8
 
 
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
-Prompt = Annotated[
-    Annotated[str, member("text")]
-    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS), member("texts")]
-    | Annotated[TokenIds, member("ids")]
-    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS), member("lists")],
-    one_of("a text, a list of texts, a list of token ids, or a list of such lists, and no empty list", form_of_prompt),
-]
+Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+ListsOfTokenIds = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
 
 
 class CompletionRequest(SamplingFields):
-    prompt: Prompt
+    prompt: Annotated[str | Texts | TokenIds | ListsOfTokenIds, one_or_more_prompts()]
     max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
         None, description="16 if null; more than fits is cut to what fits. 0 only with echo: nothing is generated."
     )
     logprobs: Logprobs | None = None
-    suffix: str | None = Field(None, description="Not supported.")
+    suffix: str | None = unsupported("the model only continues texts; leave it out")
     add_special_tokens: bool | None = Field(None, description="Begin texts as the model wants it (BOS); true if null.")
 
     @property
@@ -44,11 +39,7 @@ class CompletionRequest(SamplingFields):
         return prompts
 
     def check(self) -> None:
-        """Raises InvalidRequestError for what is not supported, and for too many samples in all."""
-        if self.suffix:
-            raise InvalidRequestError(
-                "suffix is not supported: the model only continues texts; leave it out.", field="suffix"
-            )
+        super().check()
         if self.max_tokens == 0 and not self.echo:
             raise InvalidRequestError(
                 "max_tokens is 0 and echo is not set, so there is nothing to answer; ask for at least one token.",

@@ -12,9 +12,8 @@ from quire.server.schemas.fields import (
     Priority,
     RequestBody,
     TokenId,
-    form_of_prompt,
-    member,
-    one_of,
+    one_or_more_prompts,
+    one_or_more_texts,
     text_or_object,
 )
 
@@ -28,19 +27,8 @@ Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKEN_IDS)]
 ListsOfTokenIds = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_TEXTS)]
-
-
-Input = Annotated[
-    Annotated[Text, member("text")]
-    | Annotated[Texts, member("texts")]
-    | Annotated[TokenIds, member("ids")]
-    | Annotated[ListsOfTokenIds, member("lists")],
-    one_of("a text, a list of texts, a list of token ids, or a list of such lists, and no empty list", form_of_prompt),
-]
-OneOrMoreTexts = Annotated[
-    Annotated[Text, member("text")] | Annotated[Texts, member("texts")],
-    one_of("a text or a list of texts, and no empty list", form_of_prompt),
-]
+Input = Annotated[Text | Texts | TokenIds | ListsOfTokenIds, one_or_more_prompts()]
+OneOrMoreTexts = Annotated[Text | Texts, one_or_more_texts()]
 
 
 class TextsRequest(RequestBody):
@@ -82,10 +70,7 @@ class TextDocument(RequestBody):
     text: Text
 
 
-Document = Annotated[
-    Annotated[Text, member("text")] | Annotated[TextDocument, member("object")],
-    one_of("a text or an object with a text", text_or_object),
-]
+Document = Annotated[Text | TextDocument, text_or_object("a text or an object with a text")]
 
 
 class RerankRequest(TextsRequest):

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
     GetCoreSchemaHandler,
-    Tag,
     ValidationError,
     model_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_NAME_LENGTH = 512
 MAX_TOKEN_ID = 2**31 - 1
@@ -101,22 +100,43 @@ HIDDEN_TAG = "="
 """What begins the names of a union's members in an error's location; messages leave those names out."""
 
 
-def member(name: str) -> Tag:
-    return Tag(HIDDEN_TAG + name)
-
-
-def one_of(rule: str, name_of: Callable[[Any], str | None]) -> Discriminator:
+@dataclass(frozen=True)
+class OneOf:
     """Of a union: `name_of` names the member a value belongs to, so that there is one message, not one a member."""
 
-    def choose(value: Any) -> str | None:
-        name = name_of(value)
-        return None if name is None else HIDDEN_TAG + name
+    rule: str
+    name_of: Callable[[Any], str | None]
+    names: tuple[str, ...]
+    """Of the members, in their order."""
 
-    return Discriminator(choose, custom_error_type="wrong_kind", custom_error_message=f"it must be {rule}")
+    def __get_pydantic_core_schema__(self, union: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        members = dict(zip(self.names, get_args(union), strict=True))
+        return _tagged_union(members, self.name_of, self.rule, handler)
 
 
-def form_of_prompt(value: Any) -> str | None:
-    """Which form of input it is, so that an error is about that form and not about all."""
+def text_or_list(rule: str) -> OneOf:
+    return OneOf(rule, _kind_of, ("text", "list"))
+
+
+def text_or_object(rule: str) -> OneOf:
+    return OneOf(rule, _kind_of, ("text", "object"))
+
+
+def _kind_of(value: object) -> str | None:
+    kinds: dict[type, str] = {str: "text", list: "list", dict: "object"}
+    return kinds.get(type(value))
+
+
+def one_or_more_texts() -> OneOf:
+    return OneOf("a text or a list of texts, and no empty list", _form_of_prompt, ("text", "texts"))
+
+
+def one_or_more_prompts() -> OneOf:
+    rule = "a text, a list of texts, a list of token ids, or a list of such lists, and no empty list"
+    return OneOf(rule, _form_of_prompt, ("text", "texts", "ids", "lists"))
+
+
+def _form_of_prompt(value: Any) -> str | None:
     if isinstance(value, str):
         return "text"
     if not isinstance(value, list) or not value:
@@ -124,30 +144,52 @@ def form_of_prompt(value: Any) -> str | None:
     return {str: "texts", int: "ids", list: "lists"}.get(type(value[0]))
 
 
-def text_or_list(value: Any) -> str | None:
-    return "text" if isinstance(value, str) else "list" if isinstance(value, list) else None
+@dataclass(frozen=True)
+class OfType:
+    """Of a union of objects that say in `type` which they are."""
 
+    default: str | None = None
+    """The type of one that does not say."""
+    rule: str | None = None
 
-def text_or_object(value: Any) -> str | None:
-    return "text" if isinstance(value, str) else "object" if isinstance(value, dict) else None
+    def __get_pydantic_core_schema__(self, union: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        members = {
+            name: member for member in get_args(union) for name in _literals(member.model_fields["type"].annotation)
+        }
+        *others, last = members
+        rule = self.rule or f"an object of the type {', '.join(others)} or {last}"
+        return _tagged_union(members, self._type_of, rule, handler)
 
-
-def of_type(*kinds: str, default: str | None = None) -> Discriminator:
-    """Of a union of objects that say in `type` which they are; each is a `member` of that name."""
-
-    def name_of(value: Any) -> str | None:
+    def _type_of(self, value: Any) -> str | None:
         kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-        kind = default if kind is None else kind
-        return kind if kind in kinds else None
+        return self.default if kind is None else str(kind)
 
-    return one_of(f"an object of the type {', '.join(kinds[:-1])} or {kinds[-1]}", name_of)
+
+def _tagged_union(
+    members: Mapping[str, Any], name_of: Callable[[Any], str | None], rule: str, handler: GetCoreSchemaHandler
+) -> CoreSchema:
+    def tag_of(value: Any) -> str | None:
+        name = name_of(value)
+        return None if name is None else HIDDEN_TAG + name
+
+    return core_schema.tagged_union_schema(
+        {HIDDEN_TAG + name: handler.generate_schema(member) for name, member in members.items()},
+        tag_of,
+        custom_error_type="wrong_kind",
+        custom_error_message=f"it must be {rule}",
+    )
+
+
+def _literals(annotation: Any) -> Iterator[str]:
+    for part in get_args(annotation):
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from _literals(part)
 
 
 Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH)]
-TextOrObject = Annotated[
-    Annotated[str, member("text")] | Annotated[dict[str, Any], member("object")],
-    one_of("a text or an object", text_or_object),
-]
+TextOrObject = Annotated[str | dict[str, Any], text_or_object("a text or an object")]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Priority = Annotated[
     int,

@@ -14,22 +14,22 @@ from quire.server.schemas.fields import (
     MAX_NAME_LENGTH,
     MAX_TOKENS,
     Name,
+    OfType,
     RequestBody,
     TextOrObject,
-    member,
-    of_type,
-    one_of,
     text_or_list,
 )
-from quire.server.schemas.sampling import MAX_STOP_STRINGS, GenerationFields, StopString, structure_named
+from quire.server.schemas.sampling import (
+    MAX_STOP_STRINGS,
+    GenerationFields,
+    StopString,
+    structure_named,
+    unsupported,
+)
 from quire.server.tools.definitions import parse_tool_choice, parse_tools
 
 MAX_MESSAGES = 4096
 MAX_BLOCKS = 1024
-UNSUPPORTED = {
-    "container": "no code is run here; leave it out",
-    "mcp_servers": "no other servers are called from here; offer their tools in tools",
-}
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 
@@ -40,10 +40,7 @@ class TextBlock(RequestBody):
 
 
 TextBlocks = Annotated[list[TextBlock], Field(max_length=MAX_BLOCKS)]
-TextOrBlocks = Annotated[
-    Annotated[str, member("text")] | Annotated[TextBlocks, member("list")],
-    one_of("a text or a list of text blocks", text_or_list),
-]
+TextOrBlocks = Annotated[str | TextBlocks, text_or_list("a text or a list of text blocks")]
 
 
 class ToolUseBlock(RequestBody):
@@ -73,23 +70,12 @@ class RedactedThinkingBlock(RequestBody):
 
 
 Block = TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock
-AnyBlock = Annotated[
-    Annotated[TextBlock, member("text")]
-    | Annotated[ToolUseBlock, member("tool_use")]
-    | Annotated[ToolResultBlock, member("tool_result")]
-    | Annotated[ThinkingBlock, member("thinking")]
-    | Annotated[RedactedThinkingBlock, member("redacted_thinking")],
-    of_type("text", "tool_use", "tool_result", "thinking", "redacted_thinking"),
-]
-Blocks = Annotated[list[AnyBlock], Field(max_length=MAX_BLOCKS)]
+Blocks = Annotated[list[Annotated[Block, OfType()]], Field(max_length=MAX_BLOCKS)]
 
 
 class Message(RequestBody):
     role: Literal["user", "assistant", "system"]
-    content: Annotated[
-        Annotated[str, member("text")] | Annotated[Blocks, member("list")],
-        one_of("a text or a list of blocks", text_or_list),
-    ]
+    content: Annotated[str | Blocks, text_or_list("a text or a list of blocks")]
 
 
 class FunctionTool(RequestBody):
@@ -139,14 +125,19 @@ class CountTokensRequest(GenerationFields):
     output_format: JSONFormat | None = Field(None, description="The older name of output_config.format.")
     metadata: Metadata | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    container: TextOrObject | None = Field(None, description="Not supported.")
-    mcp_servers: list[dict[str, Any]] | None = Field(None, description="Not supported.")
+    container: TextOrObject | None = unsupported("no code is run here; leave it out")
+    mcp_servers: list[dict[str, Any]] | None = unsupported(
+        "no other servers are called from here; offer their tools in tools"
+    )
+
+    @property
+    def tenant_user(self) -> str | None:
+        """Anthropic's name for it, or the field of the other routes."""
+        return self.user if self.metadata is None else self.metadata.user_id or self.user
 
     def conversation(self) -> Conversation:
         """Raises InvalidRequestError for what is not supported and for tools that break a rule."""
-        for field, remedy in UNSUPPORTED.items():
-            if getattr(self, field):
-                raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
+        self.check()
         tools = parse_tools([tool.model_dump(exclude_none=True) for tool in self.tools or ()])
         choice = self.tool_choice
         thinking = {} if self.thinking is None else {"enable_thinking": self.thinking.type != "disabled"}
@@ -202,11 +193,6 @@ class CountTokensRequest(GenerationFields):
 class MessagesRequest(CountTokensRequest):
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
     stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
-
-    @property
-    def tenant_user(self) -> str | None:
-        """Whom fairness counts: Anthropic's name for it, or the field of the other routes."""
-        return self.user if self.metadata is None else self.metadata.user_id or self.user
 
 
 def _assistant_message(blocks: Sequence[Block], field: str) -> dict[str, Any]:

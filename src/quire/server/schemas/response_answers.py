@@ -22,9 +22,6 @@ class ReasoningText(Struct):
     type: Literal["reasoning_text"] = "reasoning_text"
 
 
-Part = OutputText | ReasoningText
-
-
 class OutputMessage(Struct):
     id: str
     status: Status
@@ -130,51 +127,25 @@ class InputItems(Struct):
     object: Literal["list"] = "list"
 
 
-class ResponseEvent(Struct, kw_only=True, tag_field="type"):
+class ResponseEvent(Struct, kw_only=True):
     """Numbered from 0; the type is also the name of the server-sent event."""
 
+    type: str
     sequence_number: int = 0
-
-    @property
-    def event_name(self) -> str:
-        return str(self.__struct_config__.tag)
 
 
 class LifecycleEvent(ResponseEvent, kw_only=True):
+    """response.created and response.in_progress at first; at last response.completed, .incomplete or .failed."""
+
     response: ResponseAnswer
 
 
-class Created(LifecycleEvent, tag="response.created"):
-    """The first."""
-
-
-class InProgress(LifecycleEvent, tag="response.in_progress"):
-    """The second."""
-
-
-class Completed(LifecycleEvent, tag="response.completed"):
-    """The last, or one of the next two."""
-
-
-class Incomplete(LifecycleEvent, tag="response.incomplete"):
-    """Cut by max_output_tokens or the end of the context."""
-
-
-class Failed(LifecycleEvent, tag="response.failed"):
-    """`response.error` says why."""
-
-
 class ItemEvent(ResponseEvent, kw_only=True):
+    """An item is there, without content yet; and with all of it."""
+
+    type: Literal["response.output_item.added", "response.output_item.done"]
     output_index: int
-    item: Any
-
-
-class ItemAdded(ItemEvent, tag="response.output_item.added"):
-    """Without content yet."""
-
-
-class ItemDone(ItemEvent, tag="response.output_item.done"):
-    """With all of it."""
+    item: OutputItem
 
 
 class InItemEvent(ResponseEvent, kw_only=True):
@@ -182,44 +153,46 @@ class InItemEvent(ResponseEvent, kw_only=True):
     output_index: int
 
 
-class PartEvent(InItemEvent, kw_only=True):
-    part: Any
+class InPartEvent(InItemEvent, kw_only=True):
+    """Messages and reasoning have one part."""
+
     content_index: int = 0
 
 
-class PartAdded(PartEvent, tag="response.content_part.added"):
-    """Empty yet."""
+class PartEvent(InPartEvent, kw_only=True):
+    """Text of a message or of reasoning begins; and is whole."""
+
+    type: Literal["response.content_part.added", "response.content_part.done"]
+    part: OutputText | ReasoningText
 
 
-class PartDone(PartEvent, tag="response.content_part.done"):
-    """With all of its text."""
-
-
-class TextDelta(InItemEvent, kw_only=True, tag="response.output_text.delta"):
+class TextDelta(InPartEvent, kw_only=True):
+    type: Literal["response.output_text.delta"] = "response.output_text.delta"
     delta: str
-    content_index: int = 0
     logprobs: list[str] = field(default_factory=list)
 
 
-class TextDone(InItemEvent, kw_only=True, tag="response.output_text.done"):
+class TextDone(InPartEvent, kw_only=True):
+    type: Literal["response.output_text.done"] = "response.output_text.done"
     text: str
-    content_index: int = 0
     logprobs: list[str] = field(default_factory=list)
 
 
-class ReasoningTextDelta(InItemEvent, kw_only=True, tag="response.reasoning_text.delta"):
+class ReasoningTextDelta(InPartEvent, kw_only=True):
+    type: Literal["response.reasoning_text.delta"] = "response.reasoning_text.delta"
     delta: str
-    content_index: int = 0
 
 
-class ReasoningTextDone(InItemEvent, kw_only=True, tag="response.reasoning_text.done"):
+class ReasoningTextDone(InPartEvent, kw_only=True):
+    type: Literal["response.reasoning_text.done"] = "response.reasoning_text.done"
     text: str
-    content_index: int = 0
 
 
-class ArgumentsDelta(InItemEvent, kw_only=True, tag="response.function_call_arguments.delta"):
+class ArgumentsDelta(InItemEvent, kw_only=True):
+    type: Literal["response.function_call_arguments.delta"] = "response.function_call_arguments.delta"
     delta: str
 
 
-class ArgumentsDone(InItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
+class ArgumentsDone(InItemEvent, kw_only=True):
+    type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
     arguments: str

@@ -12,29 +12,28 @@ from quire.errors import InvalidRequestError
 from quire.server.schemas.fields import (
     MAX_NAME_LENGTH,
     MAX_TOKENS,
+    OfType,
     ReasoningEffort,
     RequestBody,
     TextOrObject,
     at_most,
-    member,
-    of_type,
-    one_of,
     template_kwargs,
     text_or_list,
 )
-from quire.server.schemas.sampling import GenerationFields, JSONSchemaFormat, structure_named
+from quire.server.schemas.sampling import (
+    GenerationFields,
+    JSONObjectFormat,
+    NamedSchema,
+    TextFormat,
+    structure_named,
+    unsupported,
+)
 
 MAX_ITEMS = 4096
 MAX_PARTS = 1024
 MAX_METADATA = 16
-UNSUPPORTED = {
-    "background": "a response is made while its client waits; leave it out and set stream to see it grow",
-    "conversation": "nothing is kept beyond responses; go on from one with previous_response_id",
-    "prompt": "no prompts are kept here; send instructions and input",
-    "top_logprobs": "logprobs are for /v1/chat/completions; leave it out",
-}
-
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
+NO_LOGPROBS = "logprobs are for /v1/chat/completions; leave it out"
 
 ItemId = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 
@@ -54,25 +53,12 @@ class ReasoningPart(RequestBody):
     text: str
 
 
-def _part_form(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return {"input_text": "text", "output_text": "text", "refusal": "refusal"}.get(str(kind))
-
-
-Part = Annotated[
-    Annotated[TextPart, member("text")] | Annotated[RefusalPart, member("refusal")],
-    one_of("a part of the type input_text, output_text or refusal; the model takes text only", _part_form),
-]
+PART_RULE = "a part of the type input_text, output_text or refusal; the model takes text only"
+Part = Annotated[TextPart | RefusalPart, OfType(rule=PART_RULE)]
 Parts = Annotated[list[Part], Field(min_length=1, max_length=MAX_PARTS)]
 OutputParts = Annotated[list[TextPart], Field(max_length=MAX_PARTS)]
-Content = Annotated[
-    Annotated[str, member("text")] | Annotated[Parts, member("list")],
-    one_of("a text or a list of text parts", text_or_list),
-]
-Output = Annotated[
-    Annotated[str, member("text")] | Annotated[OutputParts, member("list")],
-    one_of("a text or a list of text parts", text_or_list),
-]
+Content = Annotated[str | Parts, text_or_list("a text or a list of text parts")]
+Output = Annotated[str | OutputParts, text_or_list("a text or a list of text parts")]
 
 
 class MessageItem(RequestBody):
@@ -112,37 +98,17 @@ class ItemReference(RequestBody):
 
 
 Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
-InputItem = Annotated[
-    Annotated[MessageItem, member("message")]
-    | Annotated[FunctionCallItem, member("function_call")]
-    | Annotated[FunctionCallOutputItem, member("function_call_output")]
-    | Annotated[ReasoningItem, member("reasoning")]
-    | Annotated[ItemReference, member("item_reference")],
-    of_type("message", "function_call", "function_call_output", "reasoning", "item_reference", default="message"),
-]
+InputItem = Annotated[Item | ItemReference, OfType(default="message")]
 Items = Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
 KEPT_ITEM: TypeAdapter[Any] = TypeAdapter(InputItem)
 """Reads an Item: no reference is ever kept."""
 
 
-class TextFormat(RequestBody):
-    type: Literal["text"]
-
-
-class JSONObjectFormat(RequestBody):
-    type: Literal["json_object"]
-
-
-class FlatJSONSchemaFormat(JSONSchemaFormat):
+class FlatJSONSchemaFormat(NamedSchema):
     type: Literal["json_schema"]
 
 
-Format = Annotated[
-    Annotated[TextFormat, member("text")]
-    | Annotated[JSONObjectFormat, member("json_object")]
-    | Annotated[FlatJSONSchemaFormat, member("json_schema")],
-    of_type("text", "json_object", "json_schema"),
-]
+Format = Annotated[TextFormat | JSONObjectFormat | FlatJSONSchemaFormat, OfType()]
 
 
 class TextConfig(RequestBody):
@@ -158,10 +124,7 @@ class ReasoningConfig(RequestBody):
 
 
 class ResponsesRequest(GenerationFields):
-    input: Annotated[
-        Annotated[str, member("text")] | Annotated[Items, member("list")],
-        one_of("a text or a list of items", text_or_list),
-    ]
+    input: Annotated[str | Items, text_or_list("a text or a list of items")]
     instructions: str | None = Field(None, description="Go first; not kept for the responses that go on from this one.")
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
         None, description="The rest of the context if null; more than fits is cut to what fits."
@@ -190,20 +153,19 @@ class ResponsesRequest(GenerationFields):
     )
     include: list[str] | None = Field(None, description="Has no effect; logprobs are not supported.")
     chat_template_kwargs: dict[str, Any] | None = None
-    background: bool | None = Field(None, description="Not supported.")
-    conversation: TextOrObject | None = Field(None, description="Not supported.")
-    prompt: dict[str, Any] | None = Field(None, description="Not supported.")
-    top_logprobs: int | None = Field(None, description="Not supported.")
+    background: bool | None = unsupported(
+        "a response is made while its client waits; leave it out and set stream to see it grow"
+    )
+    conversation: TextOrObject | None = unsupported(
+        "nothing is kept beyond responses; go on from one with previous_response_id"
+    )
+    prompt: dict[str, Any] | None = unsupported("no prompts are kept here; send instructions and input")
+    top_logprobs: int | None = unsupported(NO_LOGPROBS)
 
     def check(self) -> None:
-        """Raises InvalidRequestError for what is not supported."""
-        for field, remedy in UNSUPPORTED.items():
-            if getattr(self, field):
-                raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
+        super().check()
         if INCLUDED_LOGPROBS in (self.include or ()):
-            raise InvalidRequestError(
-                f"include may not have {INCLUDED_LOGPROBS}: {UNSUPPORTED['top_logprobs']}.", field="include"
-            )
+            raise InvalidRequestError(f"include may not have {INCLUDED_LOGPROBS}: {NO_LOGPROBS}.", field="include")
 
     @property
     def items(self) -> list[InputItem]:
@@ -234,8 +196,7 @@ def as_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[st
     for item in items:
         match item:
             case MessageItem(role="assistant", content=content):
-                turn = _turn(messages, unless="content")
-                turn["content"] = _text(content)
+                _assistant_message(messages, unless="content")["content"] = _text(content)
             case MessageItem(role=role, content=content):
                 messages.append({"role": role, "content": _text(content)})
             case ReasoningItem():
@@ -243,14 +204,14 @@ def as_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[st
                 messages.append({"role": "assistant", "reasoning": "\n".join(part.text for part in parts)})
             case FunctionCallItem(call_id=call_id, name=name, arguments=arguments):
                 call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-                _turn(messages).setdefault("tool_calls", []).append(call)
+                _assistant_message(messages).setdefault("tool_calls", []).append(call)
             case FunctionCallOutputItem(call_id=call_id, output=output):
                 messages.append({"role": "tool", "tool_call_id": call_id, "content": _text(output)})
     return messages
 
 
-def _turn(messages: list[dict[str, Any]], *, unless: str | None = None) -> dict[str, Any]:
-    """The assistant's message that is being put together, or a new one; one that has calls takes no more text."""
+def _assistant_message(messages: list[dict[str, Any]], *, unless: str | None = None) -> dict[str, Any]:
+    """The one that is being put together, or a new one; one that has calls takes no more text."""
     last = messages[-1] if messages else {}
     if last.get("role") != "assistant" or (unless is not None and (unless in last or "tool_calls" in last)):
         messages.append({"role": "assistant"})

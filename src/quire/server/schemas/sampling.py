@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from quire.core.sampling_params import OutputKind, SamplingParams
+from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.errors import InvalidRequestError
 from quire.server.schemas.fields import (
     MAX_TOKENS,
     CacheSalt,
     Name,
+    OfType,
     Priority,
     RequestBody,
     RequestId,
@@ -22,9 +23,6 @@ from quire.server.schemas.fields import (
     TokenId,
     TruncatePromptTokens,
     at_most,
-    member,
-    of_type,
-    one_of,
     text_or_list,
 )
 
@@ -38,22 +36,21 @@ MAX_LISTED_TOKENS = 1024
 MAX_ALLOWED_TOKENS = 2**20
 MAX_LOGPROBS = 20
 
-UNSUPPORTED = {
-    "best_of": "candidates are not ranked here; use n",
-    "use_beam_search": "beam search is for LLM.beam_search; leave it out",
-}
+NOT_SUPPORTED = "Not supported: "
+
+
+def unsupported(remedy: str) -> Any:
+    """A field that is refused (see `GenerationFields.check`) unless it is null, false or empty."""
+    return Field(None, description=f"{NOT_SUPPORTED}{remedy}.")
+
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
-Stop = Annotated[
-    Annotated[StopString, member("text")]
-    | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), member("list")],
-    one_of("a text or a list of texts", text_or_list),
-]
+StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
-class JSONSchemaFormat(RequestBody):
+class NamedSchema(RequestBody):
     """A schema with a name. `strict` or not, the answer follows it, or the request is refused."""
 
     name: Name
@@ -62,20 +59,20 @@ class JSONSchemaFormat(RequestBody):
     strict: bool | None = None
 
 
-class TextResponse(RequestBody):
+class TextFormat(RequestBody):
     type: Literal["text"]
 
 
-class JSONObjectResponse(RequestBody):
+class JSONObjectFormat(RequestBody):
     type: Literal["json_object"]
 
 
-class JSONSchemaResponse(RequestBody):
+class JSONSchemaFormat(RequestBody):
     type: Literal["json_schema"]
-    json_schema: JSONSchemaFormat
+    json_schema: NamedSchema
 
 
-class StructuralTagResponse(RequestBody):
+class StructuralTagFormat(RequestBody):
     """Free text in which each trigger starts one of the structures: begin, a text that fits the schema, end."""
 
     type: Literal["structural_tag"]
@@ -83,13 +80,7 @@ class StructuralTagResponse(RequestBody):
     triggers: list[str]
 
 
-ResponseFormat = Annotated[
-    Annotated[TextResponse, member("text")]
-    | Annotated[JSONObjectResponse, member("json_object")]
-    | Annotated[JSONSchemaResponse, member("json_schema")]
-    | Annotated[StructuralTagResponse, member("structural_tag")],
-    of_type("text", "json_object", "json_schema", "structural_tag"),
-]
+ResponseFormat = Annotated[TextFormat | JSONObjectFormat | JSONSchemaFormat | StructuralTagFormat, OfType()]
 
 
 class StructuredOutputFields(RequestBody):
@@ -138,13 +129,26 @@ class GenerationFields(RequestBody):
     def answer_headers(self) -> dict[str, str]:
         return {} if self.request_id is None else {"X-Request-Id": self.request_id}
 
+    @property
+    def tenant_user(self) -> str | None:
+        """Whom fairness counts."""
+        return self.user
+
+    def check(self) -> None:
+        """Raises InvalidRequestError for what is not supported, and for fields that do not go together."""
+        for name, field in type(self).model_fields.items():
+            description = field.description or ""
+            if description.startswith(NOT_SUPPORTED) and getattr(self, name):
+                remedy = description.removeprefix(NOT_SUPPORTED)
+                raise InvalidRequestError(f"{name} is not supported: {remedy}", field=name)
+
 
 class SamplingFields(GenerationFields):
     """What completions and chat completions have beyond that."""
 
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-    stop: Stop | None = None
+    stop: Annotated[StopString | StopStrings, text_or_list("a text or a list of texts")] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = Field(
@@ -160,12 +164,56 @@ class SamplingFields(GenerationFields):
     return_token_ids: bool | None = Field(None, description="Add the ids of prompt and output tokens.")
     truncate_prompt_tokens: TruncatePromptTokens | None = None
     echo: bool | None = None
-    best_of: int | None = Field(None, description="Not supported.")
-    use_beam_search: bool | None = Field(None, description="Not supported.")
+    best_of: int | None = Field(None, description="Not supported, unless it is n.")
+    use_beam_search: bool | None = unsupported("beam search is for LLM.beam_search; leave it out")
 
     @property
     def num_samples(self) -> int:
         return 1 if self.n is None else self.n
+
+    def check(self) -> None:
+        super().check()
+        if self.best_of not in (None, self.num_samples):
+            raise InvalidRequestError(
+                "best_of is not supported: candidates are not ranked here; use n.", field="best_of"
+            )
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequestError(
+                "stream_options is set, but stream is not; set stream to true or leave stream_options out.",
+                field="stream_options",
+            )
+        if self.stream and self.prompt_logprobs is not None:
+            raise InvalidRequestError(
+                "prompt_logprobs come with a whole answer only; set stream to false.", field="prompt_logprobs"
+            )
+
+    def wanted_structure(self) -> tuple[StructuredOutputs, str] | None:
+        """The shape that the request asks for, and the field that does. Raises InvalidRequestError if several do."""
+        wanted: list[tuple[str, dict[str, Any]]] = []
+        match self.response_format:
+            case JSONObjectFormat():
+                wanted.append(("response_format", {"json_object": True}))
+            case JSONSchemaFormat(json_schema=form):
+                wanted.append(("response_format.json_schema.schema", {"json": form.schema_}))
+            case StructuralTagFormat(structures=structures, triggers=triggers):
+                tag = {"structures": structures, "triggers": triggers}
+                wanted.append(("response_format", {"structural_tag": tag}))
+        if self.structured_outputs is not None:
+            fields = self.structured_outputs.model_dump(by_alias=True, exclude_none=True)
+            wanted.append(("structured_outputs", fields))
+        for kind in ("json", "regex", "choice", "grammar"):
+            value = getattr(self, f"guided_{kind}")
+            if value is not None:
+                wanted.append((f"guided_{kind}", {kind: value}))
+        if len(wanted) > 1:
+            names = " and ".join(field for field, _ in wanted)
+            raise InvalidRequestError(
+                f"{names} are set, but an answer has one shape only; keep one of them.", field=wanted[1][0]
+            )
+        for field, fields in wanted:
+            with structure_named(field):
+                return StructuredOutputs(**fields), field
+        return None
 
 
 SHARED_FIELDS = tuple(
@@ -173,70 +221,10 @@ SHARED_FIELDS = tuple(
 )
 
 
-def make_sampling_params(
-    body: SamplingFields,
-    *,
-    max_tokens: int | None,
-    logprobs: int | None,
-    structured_outputs: StructuredOutputs | None,
-    output_kind: OutputKind,
-) -> SamplingParams:
-    """Raises InvalidRequestError, also for fields that do not go together."""
-    asks_nothing = {"best_of": body.num_samples, "use_beam_search": False}
-    for field, remedy in UNSUPPORTED.items():
-        if getattr(body, field) not in (None, asks_nothing[field]):
-            raise InvalidRequestError(f"{field} is not supported: {remedy}.", field=field)
-    if body.stream_options is not None and not body.stream:
-        raise InvalidRequestError(
-            "stream_options is set, but stream is not; set stream to true or leave stream_options out.",
-            field="stream_options",
-        )
-    if body.stream and body.prompt_logprobs is not None:
-        raise InvalidRequestError(
-            "prompt_logprobs come with a whole answer only; set stream to false.", field="prompt_logprobs"
-        )
-    return SamplingParams(
-        **sampling_values(body),
-        max_tokens=max_tokens,
-        logprobs=logprobs,
-        structured_outputs=structured_outputs,
-        output_kind=output_kind,
-    )
-
-
 def sampling_values(body: GenerationFields) -> dict[str, Any]:
     """What the body sets of the fields that SamplingParams has under the same name."""
     given = {name: getattr(body, name) for name in SHARED_FIELDS if name in body.model_fields_set}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def wanted_structure(body: SamplingFields) -> tuple[StructuredOutputs, str] | None:
-    """The shape that the request asks for, and the field that does. Raises InvalidRequestError if several do."""
-    wanted: list[tuple[str, dict[str, Any]]] = []
-    match body.response_format:
-        case JSONObjectResponse():
-            wanted.append(("response_format", {"json_object": True}))
-        case JSONSchemaResponse(json_schema=form):
-            wanted.append(("response_format.json_schema.schema", {"json": form.schema_}))
-        case StructuralTagResponse(structures=structures, triggers=triggers):
-            tag = {"structures": structures, "triggers": triggers}
-            wanted.append(("response_format", {"structural_tag": tag}))
-    if body.structured_outputs is not None:
-        fields = body.structured_outputs.model_dump(by_alias=True, exclude_none=True)
-        wanted.append(("structured_outputs", fields))
-    for kind in ("json", "regex", "choice", "grammar"):
-        value = getattr(body, f"guided_{kind}")
-        if value is not None:
-            wanted.append((f"guided_{kind}", {kind: value}))
-    if len(wanted) > 1:
-        names = " and ".join(field for field, _ in wanted)
-        raise InvalidRequestError(
-            f"{names} are set, but an answer has one shape only; keep one of them.", field=wanted[1][0]
-        )
-    for field, fields in wanted:
-        with structure_named(field):
-            return StructuredOutputs(**fields), field
-    return None
 
 
 @contextmanager

@@ -49,9 +49,6 @@ class CallReader(TextReader):
         """JSON of the arguments, not reported yet."""
         self.is_announced = False
 
-    def begin_call(self) -> None:
-        self._forget()
-
     def name_call(self, name: str) -> None:
         """The call's function is known. Raises MalformedTextError for what is no name."""
         is_wanted = self.names is None or name in self.names
@@ -167,7 +164,6 @@ class CallReader(TextReader):
     def read_call_object(self) -> Reading[None]:
         """Read `{"name": ..., "arguments": {...}}`; "parameters" is as good, and the order does not matter."""
         yield from self.expect("{")
-        self.begin_call()
         while (yield from self.peek_visible()) != "}":
             key = yield from read_text(self)
             yield from self.expect(":")

@@ -64,14 +64,14 @@ def tool_constraint(
     calls = "call"
     if parallel and choice.mode != "named" and layout.between is not None:
         calls = f"call ({text.sequence(layout.between)} call){{0,{MAX_CALLS - 1}}}"
-    start = f"start: {text.sequence(layout.before)} {calls} {text.sequence(layout.after)}"
+    start = f"{text.sequence(layout.before)} {calls} {text.sequence(layout.after)}"
     if not choice.forces_call:
-        start = start.replace("start:", "start: (", 1) + " | answer)"
+        start = f"({start} | answer)"
         rules.append(f"answer: {_json(otherwise or {}, lenient=False)}")
     if reasoning is not None:
-        start = start.replace("start:", f"start: {_reasoning_prefix(reasoning, starts_inside_reasoning, text)}", 1)
+        start = f"{_reasoning_prefix(reasoning, starts_inside_reasoning, text)} {start}"
         rules.append(_reasoning_body(reasoning, text))
-    return "\n".join([start, *rules, ""])
+    return "\n".join([f"start: {start}", *rules, ""])
 
 
 class _Literals:

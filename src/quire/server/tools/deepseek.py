@@ -23,7 +23,6 @@ def _read_calls(reader: CallReader, marker: str) -> Reading[None]:
 
 
 def _read_call(reader: CallReader) -> Reading[None]:
-    reader.begin_call()
     name = yield from reader.read_name()
     yield from reader.expect(_SEPARATOR)
     is_fenced = (yield from reader.peek_visible()) != "{"

@@ -63,25 +63,24 @@ def parse_tools(items: Sequence[Mapping[str, Any]] | None, *, functions_only: bo
         raise InvalidRequestError(
             f"The request offers {len(items)} tools; at most {MAX_TOOLS} are taken, leave some out.", field="tools"
         )
-    tools = tuple(
-        _parse_tool(item, f"tools[{index}]")
-        for index, item in enumerate(items)
-        if not functions_only or item.get("type", "function") == "function"
-    )
-    names = [tool.name for tool in tools]
-    for index, name in enumerate(names):
-        if name in names[:index]:
+    tools: dict[str, Tool] = {}
+    for index, item in enumerate(items):
+        if functions_only and item.get("type", "function") != "function":
+            continue
+        tool = _parse_tool(item, f"tools[{index}]")
+        if tool.name in tools:
             raise InvalidRequestError(
-                f"Two tools are named {name!r}; give each its own name.", field=f"tools[{index}]", value=name
+                f"Two tools are named {tool.name!r}; give each its own name.", field=f"tools[{index}]", value=tool.name
             )
-    num_chars = sum(len(json.dumps(tool.parameters)) for tool in tools)
+        tools[tool.name] = tool
+    num_chars = sum(len(json.dumps(tool.parameters)) for tool in tools.values())
     if num_chars > MAX_ALL_SCHEMAS_CHARS:
         raise InvalidRequestError(
             f"The tools' parameters are {num_chars} characters of JSON together; at most {MAX_ALL_SCHEMAS_CHARS} are"
             " taken, leave some tools out.",
             field="tools",
         )
-    return tools
+    return tuple(tools.values())
 
 
 def _parse_tool(item: object, field: str) -> Tool:

@@ -27,7 +27,6 @@ def _read_list(reader: CallReader) -> Reading[None]:
 
 
 def _read_named(reader: CallReader) -> Reading[None]:
-    reader.begin_call()
     name = yield from reader.read_name()
     if (yield from reader.take_literal("[CALL_ID]")):
         yield from reader.read_name()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from quire.server.answer_events import ContentDelta, Event, merge_events
-from quire.server.text_reader import SPACE, MalformedTextError, Markers, Reading, TextEndedError
-from quire.server.text_stage import TextStage
+from quire.server.text_reader import SPACE, MalformedTextError, Markers, Reading, TextEndedError, TextStage
 from quire.server.tools.calls import CallReader
 from quire.server.tools.tool_format import ToolFormat
 

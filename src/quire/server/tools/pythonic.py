@@ -23,7 +23,6 @@ def _read_calls(reader: CallReader, marker: str) -> Reading[None]:
 
 
 def _read_call(reader: CallReader) -> Reading[None]:
-    reader.begin_call()
     reader.name_call((yield from reader.read_name()))
     yield from reader.expect("(")
     yield from reader.read_keyword_arguments()
