@@ -38,6 +38,14 @@ def test_an_engines_knob_of_another_kind(knob: str, value: Any, wanted: str) -> 
     assert refusal.value.field == knob
 
 
+@pytest.mark.parametrize("knob", ["max_num_batched_tokens", "num_blocks", "max_model_len", "seed"])
+def test_a_number_too_large_for_any_machine(knob: str) -> None:
+    with pytest.raises(
+        InvalidRequestError, match=f"^{knob} must be at most 1000000000000000000; choose a smaller number.$"
+    ):
+        EngineConfig(**{knob: 10**400})
+
+
 @pytest.mark.parametrize(
     ("knob", "value", "wanted"),
     [

@@ -37,8 +37,12 @@ def knob(default: Any, help: str, *, choices: tuple[str, ...] | None = None, at_
     return field(default=default, metadata={"help": help, "choices": choices, "at_least": at_least})
 
 
+LARGEST_NUMBER = 10**18
+"""Which still fits into 64 bits."""
+
+
 def check_whole_numbers(config: Any) -> None:
-    """Raises InvalidRequestError for a knob of `config` that is below its least value, or no whole number."""
+    """Raises InvalidRequestError for a knob of `config` that is below its least value or too large, or no whole number."""
     for knob_field in fields(config):
         low, name, value = knob_field.metadata["at_least"], knob_field.name, getattr(config, knob_field.name)
         if low is None or value is None:
@@ -47,6 +51,8 @@ def check_whole_numbers(config: Any) -> None:
             raise InvalidRequestError(
                 f"{name} must be a whole number >= {low}, got {value!r}.", field=name, value=value
             )
+        if value > LARGEST_NUMBER:
+            raise InvalidRequestError(f"{name} must be at most {LARGEST_NUMBER}; choose a smaller number.", field=name)
 
 
 def check_kinds(config: Any) -> None:

@@ -6,6 +6,7 @@ from quire.cache.block_pool import BlockPool
 from quire.cache.eviction import LRUEviction
 from quire.cache.prefix_cache import PrefixCache
 from quire.core.kv_layout import NULL_BLOCK
+from quire.core.view import BlockState
 
 
 def make_pool(num_blocks: int = 4) -> tuple[BlockPool, PrefixCache]:
@@ -66,3 +67,13 @@ def test_forgotten_content_frees_a_cached_block_and_leaves_a_held_one() -> None:
     assert len(prefix_cache) == 0
     pool.release(held)
     assert counts(pool) == (2, 0, 0)
+
+
+def test_states_of_all_blocks_in_order() -> None:
+    pool, prefix_cache = make_pool(4)
+    private, shared, cached = pool.allocate(3)
+    pool.share(shared)
+    prefix_cache.insert(0, b"content", cached)
+    pool.release(cached)
+    expected = {private: BlockState.PRIVATE, shared: BlockState.SHARED, cached: BlockState.CACHED}
+    assert list(pool.states()) == [expected.get(block, BlockState.FREE) for block in range(1, 5)]

@@ -58,6 +58,19 @@ def test_lfu_keeps_what_is_often_found() -> None:
         assert found[1 - survivor] == 0
 
 
+def test_a_copy_may_take_the_last_block_and_who_needs_none_takes_none() -> None:
+    kv = KVCacheManager(kv_config(num_blocks=4), model_identity="m", enable_prefix_caching=False)
+    parent, child = (make_sequence(i, list(range(8))) for i in range(2))
+    assert admit(kv, parent, 8)
+    assert kv.fork(parent, child, 7)
+    assert kv.make_writable(child, 7)
+    assert kv.pool.num_available == 0
+    kv.take_copies()
+    assert kv.make_writable(child, 7)
+    assert kv.make_writable(parent, 7)
+    assert kv.take_copies() == []
+
+
 def test_a_copy_of_a_copy_not_made_yet_reads_the_original() -> None:
     kv = KVCacheManager(kv_config(), model_identity="m")
     parent, child, grandchild = (make_sequence(i, list(range(10))) for i in range(3))
@@ -123,6 +136,18 @@ def test_tokens_without_a_value_are_not_offered() -> None:
     sequence.token_ids.append(77)
     kv.extend(sequence, 11, 12)
     assert kv.find_prefix(make_sequence(1, [*range(10), 77, 5])).num_tokens == 11
+
+
+def test_a_block_that_left_the_window_before_its_token_was_known_is_not_offered() -> None:
+    kv = KVCacheManager(kv_config(block_size=1, specs=(FULL, sliding(2))), model_identity="m")
+    sequence = make_sequence(0, list(range(5)))
+    assert admit(kv, sequence, 5)
+    for start in (5, 6, 7):
+        kv.extend(sequence, start, start + 1)
+    sequence.token_ids += [5, 6, 7]
+    kv.extend(sequence, 8, 9)
+    found = [kv.find_prefix(make_sequence(1, [*range(length), 99])).num_tokens for length in (5, 6, 7, 8)]
+    assert found == [5, 5, 5, 8], "5 and 6 left, unknown"
 
 
 def test_unused_slots() -> None:

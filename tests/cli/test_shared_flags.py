@@ -26,6 +26,12 @@ def test_counts(command: list[str], flag: str, value: str, capsys: pytest.Captur
     assert f"must be a whole number of at least 1, got {value}" in capsys.readouterr().err
 
 
+def test_a_count_of_many_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", f"--concurrency=1{'0' * 400}"])
+    assert "argument --concurrency: must have at most 18 digits, got 401" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [["bench", "serve"], ["run-batch", "-i", "in", "-o", "out"]])
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "soon"])
 def test_times(command: list[str], value: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ CASES = [
     *[(field, value, "True or False") for field in BOOL_FIELDS for value in NOT_BOOLS],
     *[(field, [3, value], "token id") for field in ("stop_token_ids", "allowed_token_ids") for value in NOT_TOKEN_IDS],
     *[("bad_words_token_ids", [[3, value]], "token id") for value in NOT_TOKEN_IDS],
-    *[("logit_bias", {value: 1.0}, "token id") for value in [*NOT_TOKEN_IDS, "-1", "1.0", "²", " 1", "", "9" * 30] if value != "1"],
+    *[("logit_bias", {value: 1.0}, "token id") for value in [*NOT_TOKEN_IDS, "-1", "1.0", "²", " 1", "", "9" * 30, "9" * 5000] if value != "1"],
     *[("logit_bias", {3: value}, "bias") for value in NOT_NUMBERS],
 ]  # fmt: skip
 
@@ -77,6 +77,12 @@ def test_a_broken_rule_names_field_value_rule_and_remedy(field: str, value: Any,
     assert "; " in message
     assert message.endswith(".")
     assert len(message) < 400
+
+
+def test_a_number_too_long_to_read_is_told_by_its_length() -> None:
+    for exponent in (128, 200, 20_000):
+        with pytest.raises(InvalidRequestError, match=f"n is a whole number of {exponent + 1} bits, but"):
+            SamplingParams(n=2**exponent)
 
 
 def test_rules_between_fields() -> None:

@@ -102,6 +102,20 @@ def test_a_stop_string_in_the_middle_of_one_token() -> None:
     assert ("".join(deltas), stop) == ("x ", "th")
 
 
+def test_nothing_comes_after_a_stop_string_not_even_half_a_character() -> None:
+    tokenizer = small_tokenizer("byte-level")
+    token_id = tokenizer.encode(" 👨", add_special_tokens=False)[0]
+    assert tokenizer.token_bytes(token_id) == b" \xf0\x9f"
+    assert stream(tokenizer, [token_id], stop=(" ",)) == (["", ""], " ")
+
+
+def test_of_the_white_space_a_text_begins_with_one_space_is_the_tokenizers() -> None:
+    tokenizer = small_tokenizer("sentencepiece-prefix")
+    space, newline, x = (tokenizer.encode(text, add_special_tokens=False)[-1] for text in (" ", "\n", "x"))
+    for ids, text in (([space, newline, x], "\nx"), ([newline, x], "\nx"), ([space, space, x], " x"), ([x], "x")):
+        assert "".join(stream(tokenizer, ids)[0]) == text
+
+
 @pytest.mark.parametrize(("min_tokens", "expected"), [(0, ("ab", "END")), (2, ("ab", "END")), (3, ("abENDcd", "END"))])
 def test_stop_strings_wait_for_min_tokens(min_tokens: int, expected: tuple[str, str]) -> None:
     tokenizer = small_tokenizer("byte-level")

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.small_tokenizers import KINDS, byte_level_json, small_tokenizer, tokenizer_files
 
-from quire import SamplingParams
+from quire import BeamSearchParams, SamplingParams
 from quire.checkpoint.checkpoint import open_checkpoint
+from quire.checkpoint.model_config import ModelConfig
 from quire.engine.input_processor import InputProcessor
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
@@ -91,3 +92,52 @@ def test_words_are_tokenized_once_for_all_prompts_of_a_request(
     made = [inputs.process([1], params).sampling_params.bad_words_token_ids for _ in range(3)]
     assert asked == [["a", " a", "b", " b", "a", " a"]]
     assert made == [tuple(tuple(tokenizer.encode(text, False)) for text in ("a", " a", "b", " b"))] * 3
+
+
+def test_banned_ids_of_the_request_stand_beside_its_words(tiny_llama: Path) -> None:
+    tokenizer = small_tokenizer("byte-level")
+    inputs = InputProcessor(tokenizer, open_checkpoint(str(tiny_llama)).config, 64, 0)
+    (a,), (space, same) = tokenizer.encode("a", False), tokenizer.encode(" a", False)
+    params = SamplingParams(bad_words=["a"], bad_words_token_ids=[[5, 6], [a]])
+    assert inputs.process([1], params).sampling_params.bad_words_token_ids == ((5, 6), (a,), (space, same))
+
+
+def inputs_of(config: ModelConfig, seed: int | None = 0) -> InputProcessor:
+    return InputProcessor(small_tokenizer("byte-level"), config, 64, seed)
+
+
+def test_prompt_and_output_fit_the_context(smollm2_config: ModelConfig) -> None:
+    inputs = inputs_of(smollm2_config)
+    for max_tokens, together in ((None, 64), (10, 13), (61, 64), (100, 64)):
+        assert inputs.process([1, 2, 3], SamplingParams(max_tokens=max_tokens)).max_num_tokens == together
+    search = BeamSearchParams(beam_width=2, max_tokens=9)
+    assert inputs.process([1, 2, 3], SamplingParams(max_tokens=1), beam_search=search).max_num_tokens == 12
+    inputs.process([1, 2, 3], SamplingParams(max_tokens=None, min_tokens=61))
+    with pytest.raises(InvalidRequestError, match="only 61 fit"):
+        inputs.process([1, 2, 3], SamplingParams(max_tokens=None, min_tokens=62))
+
+
+def test_seeds_are_the_requests_or_follow_from_the_engines(smollm2_config: ModelConfig) -> None:
+    def seeds(of_engine: int | None) -> list[int]:
+        inputs = inputs_of(smollm2_config, of_engine)
+        return [inputs.process([1], SamplingParams()).seed for _ in range(3)]
+
+    assert seeds(5) == seeds(5)
+    assert len({*seeds(5), *seeds(6), *seeds(None), *seeds(None)}) == 12
+    for own, resolved in ((7, 7), (0, 0), (-2, 2**64 - 2), (2**64 - 1, 2**64 - 1)):
+        for of_engine in (5, None):
+            assert inputs_of(smollm2_config, of_engine).process([1], SamplingParams(seed=own)).seed == resolved
+
+
+def test_what_comes_with_a_prompt_is_in_its_request(smollm2_config: ModelConfig) -> None:
+    request = inputs_of(smollm2_config).process(
+        {"prompt": "for the record", "prompt_token_ids": [1, 2]},
+        SamplingParams(),
+        request_id="mine",
+        priority=-3,
+        cache_salt="salt",
+        tenant="someone",
+    )
+    assert (request.request_id, request.prompt, request.prompt_token_ids) == ("mine", "for the record", [1, 2])
+    assert (request.priority, request.cache_salt, request.tenant) == (-3, "salt", "someone")
+    assert request.eos_token_ids == [264]

@@ -21,9 +21,11 @@ from quire.config import EngineConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import Request
 from quire.core.sampling_params import OutputKind
+from quire.core.stats import EngineStats
 from quire.core.wire import (
     AbortRequest,
     AddRequest,
+    EngineStatus,
     FromEngine,
     Hello,
     RequestRefused,
@@ -256,6 +258,28 @@ def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, t
             service._engine.abort("0")
         finally:
             let_go.set()
+
+    run(tiny_llama, tmp_path, body)
+
+
+def test_an_engine_that_ended_runs_nothing_and_keeps_its_totals(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        connection = llm._connection
+        assert isinstance(connection, RemoteEngine)
+        totals = {"num_generation_tokens": 50, "num_preemptions": 3}
+        stats = EngineStats(
+            num_running=2,
+            num_waiting=4,
+            num_preempted=1,
+            num_blocks=9,
+            num_cached_blocks=2,
+            num_held_blocks=7,
+            **totals,
+        )
+        heard = EngineStatus("ready", pid=1, sent_time=0.0, info=llm.info, stats=stats)
+        connection._link.receive = lambda: Received([heard], engine_ended=True)  # type: ignore[method-assign]
+        await asyncio.to_thread(wait_for, lambda: llm.errored, "the end", 30)
+        assert connection.stats == EngineStats(**totals)
 
     run(tiny_llama, tmp_path, body)
 

@@ -51,3 +51,16 @@ def test_what_comes_for_a_sample_that_has_ended_is_nobodys(kind: OutputKind) -> 
     assert isinstance(output, RequestOutput)
     assert output.finished
     assert len(running) == 0
+
+
+def test_who_wants_the_end_only_hears_nothing_before() -> None:
+    tokenizer = small_tokenizer("byte-level")
+    running = RequestsInProgress(tokenizer)
+    running.add(request(OutputKind.FINAL_ONLY))
+    a, b = (tokenizer.encode(text, add_special_tokens=False)[0] for text in "ab")
+    assert running.digest([SampleDelta("7", index, [a]) for index in (0, 1)]).outputs == []
+    assert running.digest([SampleDelta("7", 1, [b], finish_reason=FinishReason.LENGTH)]).outputs == []
+    (output,) = running.digest([SampleDelta("7", 0, [a], finish_reason=FinishReason.LENGTH)]).outputs
+    assert isinstance(output, RequestOutput)
+    assert output.finished
+    assert [sample.text for sample in output.outputs] == ["aa", "ab"]

@@ -45,6 +45,19 @@ def test_matching_goes_on_after_a_match_that_was_not_wanted() -> None:
     assert matcher.feed("a") == StopMatch("aa", 3)
 
 
+def test_of_matches_that_end_together_the_longest() -> None:
+    for stops in (["b", "ab"], ["ab", "b"]):
+        assert StopStringMatcher(stops).feed("ab") == StopMatch("ab", 2)
+
+
+def test_what_began_like_a_stop_string_and_went_on_otherwise_is_none() -> None:
+    """Where it goes on otherwise its last letters may begin it anew: here none, and then one."""
+    matcher = StopStringMatcher(["aaabb"])
+    assert [(matcher.feed(char), matcher.num_held) for char in "aaabaabb"] == [
+        (None, held) for held in (1, 2, 3, 4, 1, 2, 0, 0)
+    ]
+
+
 def test_no_stop_strings_hold_nothing() -> None:
     matcher = StopStringMatcher([])
     assert matcher.feed("anything") is None

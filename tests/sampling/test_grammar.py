@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -113,9 +114,14 @@ def test_stop_tokens_wait_for_min_tokens_unless_nothing_else_is_left() -> None:
     assert eos is not None
     living = [*PROMPT, *tokenizer.encode("th", add_special_tokens=False)]
     free = grammars.follow(choice(TEXTS), living, len(PROMPT))
-    held = grammars.follow(choice(TEXTS), living, len(PROMPT), min_tokens=9, stop_token_ids=[eos])
+    enough, held = (
+        grammars.follow(choice(TEXTS), living, len(PROMPT), min_tokens=min_tokens, stop_token_ids=[eos, 200])
+        for min_tokens in (2, 3)
+    )
     assert eos in allowed(free)
+    assert allowed(enough) == allowed(free)
     assert allowed(held) == allowed(free) - {eos}
+    held = grammars.follow(choice(TEXTS), living, len(PROMPT), min_tokens=9, stop_token_ids=[eos, 200])
     living += tokenizer.encode("en", add_special_tokens=False)
     assert allowed(held) == allowed(free) == {eos}
 
@@ -125,6 +131,15 @@ def test_tokens_that_leave_the_grammar_end_the_row(output: list[int]) -> None:
     grammar = grammars_of("byte-level").follow(choice(TEXTS), PROMPT + output, len(PROMPT))
     with pytest.raises(RowError, match="position"):
         allowed(grammar)
+
+
+@pytest.mark.parametrize("token_id", [200, 265])
+def test_why_a_row_ended_is_told_whole(token_id: int) -> None:
+    """Also where the token, here `<tool é>`, has the sign that llguidance's own notes begin with."""
+    grammar = grammars_of("byte-level").follow(choice(TEXTS), [*PROMPT, token_id], len(PROMPT))
+    with pytest.raises(RowError, match=r"doesn't satisfy the grammar") as ended:
+        allowed(grammar)
+    assert "non-verbose" not in str(ended.value)
 
 
 def test_a_panic_of_the_compiler_ends_the_row_and_nothing_else() -> None:
@@ -194,6 +209,34 @@ def test_only_the_grammars_used_last_stay_compiled() -> None:
         assert grammars.prepare(choice([f"t{index}"]), 60)
     assert len(grammars._compiled) == MAX_COMPILED == 32
     assert list(grammars._compiled)[-1] == choice(["t49"])
+    oldest, second = list(grammars._compiled)[:2]
+    assert grammars.prepare(oldest, 60)
+    assert grammars.prepare(choice(["another"]), 60)
+    assert oldest in grammars._compiled
+    assert second not in grammars._compiled
+
+
+def test_a_grammar_is_prepared_once_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars, whole, may_go_on = grammars_of("byte-level"), GrammarCompiler.compile, threading.Event()
+
+    def slow(compiler: GrammarCompiler, grammar: str) -> llguidance.LLMatcher:
+        may_go_on.wait(60)
+        return whole(compiler, grammar)
+
+    monkeypatch.setattr(GrammarCompiler, "compile", slow)
+    assert not grammars.prepare(choice(TEXTS))
+    may_go_on.set()
+    assert grammars.prepare(choice(TEXTS), 60)
+
+
+def test_a_mask_that_was_not_prepared_is_that_of_the_tokens_known_now() -> None:
+    grammars, living = grammars_of("byte-level"), list(PROMPT)
+    grammar = grammars.follow(choice(TEXTS), living, len(PROMPT))
+    for text in ("t", "h"):
+        living += small_tokenizer("byte-level").encode(text, add_special_tokens=False)
+        logits = np.zeros(VOCAB_SIZE, np.float32)
+        grammar.apply(logits)
+        assert set(np.flatnonzero(logits == 0)) == allowed(grammars.follow(choice(TEXTS), living, len(PROMPT)))
 
 
 def test_a_grammar_that_could_not_be_compiled_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

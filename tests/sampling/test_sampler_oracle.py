@@ -173,9 +173,17 @@ def test_exactly_k_tokens_and_exactly_p_of_the_mass() -> None:
     """Where several tokens tie at the cut, the lowest ids stay; a nucleus that reaches top_p exactly is complete."""
     assert kept([0.0] * 8, top_k=3) == {0, 1, 2}
     assert kept([0.0, 1.0, 0.0, 1.0, 0.0], top_k=3) == {0, 1, 3}
+    assert kept([0.0, 1.0, 0.0], top_k=2) == {0, 1}
     assert kept([0.0] * 8, top_p=0.5) == {0, 1, 2, 3}
     assert kept([0.0] * 8, top_p=0.51) == {0, 1, 2, 3, 4}
+    assert kept([math.log(weight) for weight in (90, 5, 5)], top_p=0.94) == {0, 1}
     assert kept([0.0] * 8, min_p=1.0) == set(range(8))
+    assert kept([math.log(weight) for weight in (60, 40, 20)], min_p=0.5) == {0, 1}
+
+
+def test_a_draw_is_from_the_logits_as_the_request_changed_them() -> None:
+    assert kept([0.0] * 8, allowed_token_ids=[2, 5]) == {2, 5}
+    assert kept([0.0] * 8, logit_bias={3: 100.0}) == {3}
 
 
 def test_top_p_counts_what_top_k_and_min_p_leave() -> None:
@@ -184,6 +192,13 @@ def test_top_p_counts_what_top_k_and_min_p_leave() -> None:
     assert kept(logits, top_p=0.5) == {0, 1}
     assert kept(logits, top_p=0.5, top_k=2) == {0}
     assert kept(logits, top_p=0.5, min_p=0.7) == {0}
+
+
+@pytest.mark.parametrize("fields", [{"presence_penalty": 2.0}, {"frequency_penalty": 2.0}, {"repetition_penalty": 9.0}])
+def test_each_penalty_counts_without_the_others(fields: dict[str, float]) -> None:
+    assert one([0.5, 1.0, -9.0], [0, 1], temperature=0.0) == 1
+    assert one([0.5, 1.0, -9.0], [0, 1], temperature=0.0, **fields) == (1 if "repetition_penalty" in fields else 0)
+    assert one([0.5, 1.0, -9.0], [2, 1], temperature=0.0, **fields) == 0
 
 
 def test_bad_words_look_at_the_output_only() -> None:

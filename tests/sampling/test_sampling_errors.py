@@ -41,6 +41,14 @@ def test_logits_that_are_not_finite(
     assert second.logprobs is None
 
 
+def test_rows_that_only_take_their_most_likely_token_are_looked_at_too(backend: str) -> None:
+    rows = [SamplingRow(SamplingParams(temperature=0.0), 5, [1, 2, 3], 1, []) for _ in range(2)]
+    good, bad = Sampler(4, BACKENDS[backend](4)).sample(torch.tensor([GOOD, [NAN, 1.0, 2.0, 3.0]]).numpy(), rows)
+    assert (good.token_id, good.error) == (1, None)
+    assert bad.error is not None
+    assert bad.error.cause == "not_finite"
+
+
 @pytest.mark.parametrize(
     "fields",
     [

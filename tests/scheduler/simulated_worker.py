@@ -46,9 +46,9 @@ class SimulatedWorker:
     def __init__(self, config: KVCacheConfig, vocab_size: int = 5) -> None:
         self.rows: dict[int, SimulatedRow] = {}
         self.failing: set[int] = set()
+        """Sequences whose next computation is not finite."""
         self.without_tokens: set[int] = set()
         """Sequences whose requests leave them no token to sample."""
-        """Sequences whose next computation is not finite."""
         self.num_computed_tokens = 0
         self._config = config
         self._vocab_size = vocab_size

@@ -181,3 +181,4 @@ def test_each_text_is_answered_once_whatever_happens(
     assert set(range(len(lengths))) - aborted <= set(answered)
     assert all(sequence.finished for sequence in sequences)
     assert (scheduler.num_waiting, scheduler.num_running) == (0, 0)
+    assert not scheduler._params, "nothing is left of a text"

@@ -119,6 +119,43 @@ def test_samples_of_one_request_are_charged_too() -> None:
     assert policy.place(after)[0] == (20 + 2 * 10) + 8 * (1 + 2 * 10)
 
 
+def test_a_fork_pays_for_what_it_computes() -> None:
+    """A token of the prompt and its output, whether it ran at once or waited."""
+    for max_num_seqs in (2, 3):
+        harness = Harness(kv_config(num_blocks=400), policy="fair", max_num_seqs=max_num_seqs)
+        parent, other = make_sequence(0, 20, num_output=20, tenant="a"), make_sequence(1, 4, num_output=90, tenant="b")
+        harness.add(parent, other)
+        harness.step()
+        child = make_sequence(2, parent.token_ids[:20], num_output=10, tenant="a")
+        harness.scheduler.fork(parent, child, 19)
+        while not (parent.finished and child.finished):
+            harness.step()
+        waited = child.num_cached_tokens > 0
+        assert waited == (max_num_seqs == 2)
+        later = make_sequence(3, 4, tenant="a")
+        harness.add(later)
+        assert harness.scheduler._policy.place(later)[0] == (20 + 2 * 20) + ((not waited) + 2 * 10)
+
+
+def test_of_equal_tags_the_first_to_come_goes_first() -> None:
+    harness = Harness(policy="fair", max_num_seqs=1)
+    later, earlier = (make_sequence(i, 4, tenant=str(i), arrival_time=5 - i) for i in range(2))
+    harness.add(later, earlier)
+    assert harness.scheduler.waiting == [earlier, later]
+
+
+def test_who_runs_again_after_a_preemption_turns_no_clock_back() -> None:
+    policy = FairPolicy()
+    first, second = (make_sequence(i, 20, num_output=10, tenant="a") for i in range(2))
+    for sequence in (first, second):
+        policy.arrived(sequence, 0)
+    for sequence in (first, second, first):
+        policy.started(sequence)
+    late = make_sequence(2, 4, tenant="b")
+    policy.arrived(late, 0)
+    assert policy.place(late)[0] == policy.place(second)[0] == 20 + 2 * 10
+
+
 def test_a_request_that_names_no_bound_waits_no_longer_for_it() -> None:
     """Both tenants' outputs end after 4 tokens; one left the bound at the whole context."""
     harness = Harness(kv_config(num_blocks=4000), policy="fair", max_num_seqs=1)
@@ -145,7 +182,13 @@ def test_memory_is_bounded_however_many_tenants_come() -> None:
         policy.started(sequence)
         policy.finished(sequence)
         assert policy.num_tenants == 1 + min(i, MAX_IDLE_TENANTS)
-    policy.finished(running)
+    back = [make_sequence(i, 4, tenant=tenant) for i, tenant in enumerate((sequence.tenant, "tenant-1"), -2)]
+    for sequence in back:
+        policy.arrived(sequence, 0)
+    assert [policy.place(sequence)[0] for sequence in back] == [4, 0], "whoever was idle longest is forgotten first"
+    assert policy.num_tenants == 1 + MAX_IDLE_TENANTS + 1
+    for sequence in (*back, running):
+        policy.finished(sequence)
     assert policy.num_tenants == 0
 
 

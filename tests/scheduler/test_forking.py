@@ -8,6 +8,7 @@ from tests.scheduler.simulated_worker import expected_output
 
 from quire.core.sequence import SequenceStatus
 from quire.errors import InvalidRequestError
+from quire.scheduler.guarantees import MAX_PREEMPTIONS
 
 
 def test_samples_of_a_running_parent_share_full_blocks_and_copy_the_last() -> None:
@@ -150,6 +151,51 @@ def test_grandchildren_forked_before_anyone_ran() -> None:
     assert grandchild.token_ids == expected_output(parent.token_ids[:10], 16, 2, VOCAB_SIZE)
 
 
+def test_a_child_that_is_forked_itself_keeps_its_table() -> None:
+    """The worker has it: only newcomers copy."""
+    harness = Harness()
+    parent = make_sequence(0, 10, num_output=8)
+    harness.add(parent)
+    harness.step()
+    child = make_sequence(1, parent.token_ids[:10], num_output=8, seed=1)
+    harness.scheduler.fork(parent, child, 9)
+    harness.step()
+    before = harness.kv.block_ids(child)
+    grandchild = make_sequence(2, child.token_ids[:11], num_output=7, seed=1)
+    harness.scheduler.fork(child, grandchild, 10)
+    harness.step()
+    assert harness.kv.block_ids(child) == before
+    harness.run()
+    assert grandchild.token_ids == child.token_ids
+
+
+def test_forks_wait_for_the_budget_and_the_first_in_order_for_nobody() -> None:
+    harness = Harness(max_num_batched_tokens=2)
+    parent = make_sequence(0, 20, arrival_time=0)
+    harness.add(parent)
+    harness.step()
+    for i in (1, 2, 3):
+        harness.scheduler.fork(parent, make_sequence(i, [*parent.token_ids[:2], i], arrival_time=1), 2)
+    assert harness.scheduler.num_running == 4
+    assert rows(harness.step()[0]) == {0: (2, 3, False), 1: (2, 3, True)}
+    harness.run()
+
+
+def test_a_fork_takes_no_block_that_a_protected_sequence_will_need() -> None:
+    """Each needs 4 blocks in the end, and there are 11."""
+    harness = Harness(kv_config(num_blocks=12))
+    parent, protected = (make_sequence(i, 10, num_output=6, arrival_time=i) for i in (0, 1))
+    protected.num_preemptions = MAX_PREEMPTIONS
+    harness.add(parent, protected)
+    harness.step()
+    assert harness.scheduler.num_running == 2
+    child = make_sequence(2, parent.token_ids[:10], num_output=6, arrival_time=0)
+    harness.scheduler.fork(parent, child, 9)
+    assert child.status is SequenceStatus.WAITING
+    harness.run()
+    assert harness.scheduler.num_preemptions == 0
+
+
 def test_a_fork_that_could_never_finish_is_refused() -> None:
     harness = Harness(kv_config(num_blocks=9))
     parent = make_sequence(0, 10)
@@ -167,7 +213,7 @@ def test_a_fork_does_not_overtake_who_waits_and_comes_before_it(policy: str) -> 
     harness.step()
     # A tenant that was charged for its prompt stands behind one that comes.
     urgent = make_sequence(1, 4, priority=-5, tenant="b")
-    harness.add(urgent)
+    harness.add(urgent, make_sequence(3, 4, priority=9, tenant="a"))
     harness.scheduler.fork(parent, child := make_sequence(2, [*parent.token_ids[:8], 7], priority=5, tenant="a"), 8)
     harness.step()
     assert urgent.status is SequenceStatus.RUNNING

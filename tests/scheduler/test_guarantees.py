@@ -12,8 +12,8 @@ from quire.errors import InvalidRequestError
 from quire.scheduler.guarantees import MAX_PREEMPTIONS, Guarantees, is_protected
 from quire.scheduler.policies import POLICIES
 
-NUM_TOKENS = 26
-"""Of which 25 are written, to 7 blocks of 4."""
+NUM_TOKENS = 29
+"""Of which 28 are written, to 7 blocks of 4."""
 
 
 def guarantees(num_blocks: int, spec: KVSpec, **config: int) -> Guarantees:
@@ -47,6 +47,12 @@ def test_a_newcomer_may_take_what_a_protected_one_will_not_need(spec: KVSpec, ch
     assert exact.can_join([first], second)
     assert not short.can_join([second], first)
     assert not short.can_join([first], second)
+
+
+def test_a_protected_one_alone_makes_do_with_smaller_chunks() -> None:
+    sequence = make_sequence(0, 13, num_output=NUM_TOKENS - 13)
+    sequence.num_preemptions = MAX_PREEMPTIONS
+    assert guarantees(3, sliding(9)).can_join([], sequence)
 
 
 def test_who_comes_after_a_protected_one_gives_way_and_does_not_count() -> None:

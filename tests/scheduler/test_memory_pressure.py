@@ -20,6 +20,7 @@ def test_the_newest_is_preempted_and_resumes_with_every_token_it_had() -> None:
     assert new.num_output_tokens > 0
     harness.run()
     assert (old.num_preemptions, new.num_preemptions) == (0, 1)
+    assert new.num_cached_tokens == 0, "what it finds of itself is none of its prompt's hits"
     for sequence in (old, new):
         assert sequence.token_ids == expected_output(sequence.token_ids[:12], 24, 0, VOCAB_SIZE)
 
@@ -117,4 +118,66 @@ def test_blocks_kept_for_a_fork_are_reclaimed_before_anyone_starves() -> None:
     harness.scheduler.release(kept)
     harness.run()
     assert child.finish_reason is FinishReason.LENGTH
+    assert harness.kv.pool.num_held == 0
+
+
+def test_blocks_kept_for_a_fork_outlast_a_preemption() -> None:
+    """Somebody running gives way before they do: a fork is about to come for them."""
+    harness = Harness(kv_config(num_blocks=9))
+    kept = make_sequence(0, 8, num_output=1, keep_blocks=True)
+    old, new = (make_sequence(i, 8, num_output=16) for i in (1, 2))
+    harness.add(kept)
+    harness.run()
+    harness.add(old, new)
+    while not new.num_preemptions:
+        harness.step()
+    child = make_sequence(3, kept.token_ids[:8], num_output=2, arrival_time=-1)
+    harness.scheduler.fork(kept, child, 7)
+    assert child.status is SequenceStatus.RUNNING
+    harness.scheduler.release(kept)
+    harness.run()
+    assert child.token_ids == expected_output(kept.token_ids[:8], 10, 0, VOCAB_SIZE)
+
+
+def test_a_newcomer_waits_for_those_that_run_and_takes_no_kept_blocks() -> None:
+    """8 blocks: 2 are kept, 3 in use; the newcomer wants 3 and leaves one for who runs."""
+    harness = Harness(kv_config(num_blocks=9))
+    kept = make_sequence(0, 8, num_output=1, keep_blocks=True)
+    harness.add(kept)
+    harness.run()
+    harness.add(make_sequence(1, 9, num_output=3), newcomer := make_sequence(2, 12, num_output=2))
+    harness.step()
+    assert newcomer.status is SequenceStatus.WAITING
+    assert harness.kv.tables(kept) is not None
+    harness.run()
+    assert newcomer.num_output_tokens == 2
+    harness.scheduler.release(kept)
+    assert harness.kv.pool.num_held == 0
+
+
+def test_kept_blocks_go_before_a_protected_sequence() -> None:
+    """Two that need 4 of 8 blocks each in the end, and 2 that are kept, which no guarantee counts."""
+    harness = Harness(kv_config(num_blocks=9))
+    kept = make_sequence(0, 8, num_output=1, keep_blocks=True)
+    harness.add(kept)
+    harness.run()
+    old, protected = (make_sequence(i, 8, num_output=8) for i in (1, 2))
+    protected.num_preemptions = MAX_PREEMPTIONS
+    harness.add(old, protected)
+    harness.step()
+    assert harness.scheduler.num_running == 2
+    harness.run()
+    assert harness.scheduler.num_preemptions == 0
+
+
+def test_of_those_that_keep_blocks_the_last_to_finish_gives_way_first() -> None:
+    harness = Harness(kv_config(num_blocks=9))
+    kept = [make_sequence(i, 8, num_output=1, keep_blocks=True) for i in (0, 1)]
+    harness.add(*kept)
+    harness.run()
+    harness.add(make_sequence(2, 22, num_output=2))
+    harness.run()
+    assert [harness.kv.tables(sequence) is not None for sequence in kept] == [True, False]
+    for sequence in kept:
+        harness.scheduler.release(sequence)
     assert harness.kv.pool.num_held == 0

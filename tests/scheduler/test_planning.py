@@ -53,11 +53,11 @@ def test_max_num_seqs_bounds_the_running() -> None:
     assert all(plan.num_rows <= 2 for plan in harness.run())
 
 
-@pytest.mark.parametrize(("policy", "order"), [("fcfs", [0, 1, 2, 3]), ("priority", [2, 3, 1, 0])])
+@pytest.mark.parametrize(("policy", "order"), [("fcfs", [3, 0, 2, 1]), ("priority", [3, 2, 1, 0])])
 def test_waiting_order(policy: str, order: list[int]) -> None:
     harness = Harness(max_num_seqs=1, policy=policy)
-    sequences = [make_sequence(i, 4, num_output=1, priority=p, arrival_time=i) for i, p in enumerate([2, 1, 0, 0])]
-    harness.add(*sequences[::-1])
+    places = enumerate([(2, 1), (1, 3), (0, 2), (0, 0)])
+    harness.add(*[make_sequence(i, 4, num_output=1, priority=p, arrival_time=t) for i, (p, t) in places])
     assert [plan.rows[0].seq_id for plan in harness.run()] == order
 
 
@@ -87,6 +87,22 @@ def test_result_of_a_sequence_that_ended_meanwhile_is_ignored() -> None:
     assert harness.commit() == []
     assert (stopped.num_output_tokens, aborted.num_output_tokens) == (1, 0)
     assert harness.kv.pool.num_held == 0
+
+
+def test_a_new_row_has_what_the_worker_samples_by_and_stays_as_it_was() -> None:
+    """Here one that goes on: 4 of its 6 tokens are prompt."""
+    harness = Harness()
+    sequence = make_sequence(0, 6, num_output=8, seed=7, stop_token_ids=frozenset({2, 5}), min_tokens=8)
+    sequence.num_prompt_tokens = 4
+    known = list(sequence.token_ids)
+    harness.add(sequence)
+    plan, _ = harness.step()
+    (row,) = plan.new_rows
+    blocks = harness.kv.block_ids(sequence)
+    harness.run()
+    assert (row.token_ids, row.num_prompt_tokens, row.block_ids) == (known, 4, blocks)
+    assert (row.sampling_params, row.seed) == (sequence.sampling_params, 7)
+    assert sorted(row.stop_token_ids) == [2, 5]
 
 
 def test_released_rows_are_named_once_and_outlast_an_idle_time() -> None:

@@ -25,15 +25,15 @@ def test_requests_that_arrive_together_compute_a_shared_prefix_once() -> None:
 
 def test_what_is_not_looked_up_is_not_counted() -> None:
     harness = Harness()
-    first, wants_logprobs = make_sequence(0, prompt(16)), make_sequence(1, prompt(16), prompt_logprobs=0)
+    first, wants_logprobs = make_sequence(0, prompt(16), num_output=8), make_sequence(1, prompt(16), prompt_logprobs=0)
     harness.add(first, wants_logprobs)
     harness.run()
     assert harness.kv.num_prefix_query_tokens == 16
-    waits = make_sequence(2, [*prompt(16), *first.token_ids[16:18]])
+    waits = make_sequence(2, [*prompt(16), *first.token_ids[16:22]])
     waits.index, waits.num_prompt_tokens = 1, 16
     harness.add(waits)
     harness.run()
-    assert waits.num_cached_tokens == 16
+    assert waits.num_cached_tokens == 16, "of the prompt; 4 of its output were found too"
     assert (harness.kv.num_prefix_query_tokens, harness.kv.num_prefix_hit_tokens) == (16, 0), (
         "a sample of a counted prompt"
     )

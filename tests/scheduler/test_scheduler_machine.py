@@ -295,6 +295,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         policy = self.scheduler._policy
         assert not isinstance(policy, FairPolicy) or policy.num_tenants == 0, "a tenant without sequences is remembered"
         assert not any(self.kv.pool.reference_counts)
+        assert not self.kv._hash_chains, "a sequence that is gone is remembered"
         assert self.scheduler.reset_prefix_cache()
         assert self.kv.pool.num_free == self.kv.pool.num_blocks
 

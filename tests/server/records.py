@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from quire.core.stats import EngineStats
@@ -15,7 +16,7 @@ def make_record(**fields: Any) -> RequestRecord:
         "request_id": "cmpl-1",
         "model": "smollm2",
         "num_prompt_tokens": 30,
-        "num_generation_tokens": 11,
+        "num_sample_tokens": Counter({0: 11}),
         "num_cached_tokens": 16,
         "max_tokens": 64,
         "finish_reason": "stop",

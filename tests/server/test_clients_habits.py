@@ -204,3 +204,13 @@ def test_a_packed_body_is_refused_by_its_encoding(tiny_server: RunningServer) ->
     answer = tiny_server.http.post(CHAT, content=body, headers=headers)
     assert answer.status_code == 415
     assert "'gzip'" in answer.json()["error"]["message"]
+
+
+def test_a_wrong_path_or_method_is_answered_in_a_sentence(tiny_server: RunningServer) -> None:
+    """Such as that of a client whose address lacks the /v1."""
+    nowhere = tiny_server.http.post("/chat/completions", json={})
+    message = "There is nothing at this path; GET /openapi.json lists what there is."
+    assert (nowhere.status_code, nowhere.json()["error"]["message"]) == (404, message)
+    assert "/v1/chat/completions" in tiny_server.http.get("/openapi.json").json()["paths"]
+    got = tiny_server.http.get("/v1/chat/completions")
+    assert (got.status_code, got.json()["error"]["message"]) == (405, "This path takes POST only.")

@@ -52,6 +52,7 @@ HISTOGRAMS = [
     "iteration_tokens_total",
     "request_prompt_tokens",
     "request_generation_tokens",
+    "request_max_num_generation_tokens",
     "request_params_n",
     "request_params_max_tokens",
     "time_to_first_token_seconds",
@@ -135,6 +136,7 @@ def test_a_request_is_observed_once_with_its_times() -> None:
     for name, total in (
         ("request_prompt_tokens", 30),
         ("request_generation_tokens", 11),
+        ("request_max_num_generation_tokens", 11),
         ("request_params_n", 1),
         ("request_params_max_tokens", 64),
         ("e2e_request_latency_seconds", 4.25),

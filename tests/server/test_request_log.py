@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,3 +141,20 @@ def test_the_level_silences_requests(log_file: tuple[Path, int]) -> None:
     log_request(make_record())
     assert path.read_text() == ""
     assert isinstance(logging.getLogger("quire").handlers[0], LineHandler)
+
+
+def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
+    read_end, write_end = os.pipe()
+    try:
+        configure_logging("json", write_end)
+        requests = threading.Thread(target=lambda: [log_request(make_record()) for _ in range(1000)], daemon=True)
+        requests.start()
+        requests.join(60)
+        assert not requests.is_alive()
+        unread = os.read(read_end, 2**20)
+        assert [json.loads(line)["message"] for line in unread.splitlines()] == ["request"] * unread.count(b"\n")
+        log_request(make_record(x_request_id="later"))
+        assert json.loads(os.read(read_end, 2**20))["client_id"] == "later"
+    finally:
+        os.close(read_end)
+        os.close(write_end)

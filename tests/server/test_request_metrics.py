@@ -23,9 +23,9 @@ from quire.engine.async_llm import AsyncLLM
 from quire.engine.launch import launch
 from quire.engine.local_engine import LocalEngine
 from quire.engine.stats import collect_stats
-from quire.errors import GenerationFailedError, InvalidRequestError
+from quire.errors import GenerationFailedError, InvalidRequestError, RequestTimeoutError
 from quire.server.admission import Admission
-from quire.server.metrics import Metrics
+from quire.server.metrics import REQUEST_HISTOGRAMS, Metrics
 from quire.server.outputs import collect
 from quire.server.request_record import RequestRecord
 from quire.server.schemas.sampling import GenerationFields
@@ -90,6 +90,7 @@ def test_every_token_is_counted_once_however_it_is_handed_out(state: Any, kind: 
     run(state, n=n, max_tokens=10, output_kind=kind)
     page = Page(state.metrics.render())
     assert page.value("quire:request_generation_tokens_sum") == 10 * n
+    assert page.value("quire:request_max_num_generation_tokens_sum") == 10
     assert page.value("quire:generation_tokens_total") == 10 * n
     assert page.value("quire:prompt_tokens_total") == 30
     assert page.value("quire:request_prompt_tokens_sum") == 30
@@ -152,7 +153,21 @@ def test_a_refused_request_is_no_success(state: Any) -> None:
     page = Page(state.metrics.render())
     reasons = ("stop", "length", "abort", "error")
     assert sum(page.value("quire:request_success_total", finished_reason=reason) for reason in reasons) == 0
+    assert [name for name, *_ in REQUEST_HISTOGRAMS if page.value(f"quire:{name}_count")] == []
     assert (state.tracer.all[0].status, state.tracer.all[0].error) == (400, "InvalidRequestError")
+
+
+def test_of_a_request_that_never_began_no_prompt_is_observed() -> None:
+    async def outputs(*_: Any, **__: Any) -> AsyncGenerator[RequestOutput, None]:
+        await asyncio.Event().wait()
+        yield RequestOutput("0", "p", [1], [], True)
+
+    state = state_over(SimpleNamespace(generate=outputs), queue_timeout=0.01)
+    with pytest.raises(RequestTimeoutError):
+        asyncio.run(collect(generate(state, ORIGIN, PROMPT, SamplingParams(), BODY)))
+    page = Page(state.metrics.render())
+    assert page.value("quire:request_success_total", finished_reason="error") == 1
+    assert page.value("quire:request_prompt_tokens_count") == 0, "a prompt of no tokens was none"
 
 
 @pytest.mark.parametrize(

@@ -148,8 +148,9 @@ class KVCacheManager:
         The child may write only after `make_writable`.
         """
         blocks = self._tables.get(parent.seq_id)
-        if blocks is None or blocks.capacity < num_tokens:
+        if blocks is None:
             return False
+        assert num_tokens <= blocks.capacity, "only planned tokens are shared"
         first_kept = [first_block_in_window(window, num_tokens, self._block_size) for window in self._search.windows]
         if any(kept > needed for kept, needed in zip(blocks.first_kept, first_kept, strict=True)):
             return False
@@ -271,8 +272,8 @@ class KVCacheManager:
         """Give back the blocks that no token from `start` on attends to."""
         for group, window in self._sliding:
             table = blocks.tables[group]
-            first = min(first_block_in_window(window, start, self._block_size), len(table))
+            first = first_block_in_window(window, start, self._block_size)
             for index in range(blocks.first_kept[group], first):
                 self.pool.release(table[index])
                 table[index] = NULL_BLOCK
-            blocks.first_kept[group] = max(blocks.first_kept[group], first)
+            blocks.first_kept[group] = first

@@ -15,8 +15,14 @@ def add_shared_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+MAX_DIGITS = 18
+"""Of what still fits into 64 bits."""
+
+
 def count(text: str) -> int:
     """A flag's whole number of at least 1."""
+    if len(text) > MAX_DIGITS:
+        raise argparse.ArgumentTypeError(f"must have at most {MAX_DIGITS} digits, got {len(text)}")
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text}")
     return int(text)

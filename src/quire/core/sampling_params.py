@@ -73,7 +73,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[str, ...] = ()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
-    """`bad_words` as token ids; filled by the input processor, which owns the tokenizer."""
+    """The same as token ids; the input processor, which owns the tokenizer, adds the spellings of `bad_words`."""
     structured_outputs: StructuredOutputs | None = None
     """The form the text must have. It ends where the form is complete, whatever ignore_eos and min_tokens say."""
 

@@ -54,6 +54,19 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_accepted_tokens_per_position: list[int] = []
     step_tokens: StepTokens = msgspec.field(default_factory=StepTokens)
 
+    def of_ended_engine(self) -> EngineStats:
+        """What is left when it has ended: its totals."""
+        return msgspec.structs.replace(
+            self,
+            num_running=0,
+            num_waiting=0,
+            num_preempted=0,
+            num_blocks=0,
+            num_free_blocks=0,
+            num_cached_blocks=0,
+            num_held_blocks=0,
+        )
+
     @property
     def kv_cache_usage(self) -> float:
         """Share of the blocks that sequences hold, 0 to 1."""

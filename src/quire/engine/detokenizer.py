@@ -93,7 +93,6 @@ class IncrementalDetokenizer:
         num_after = self._num_chars - match.end + (0 if self._include_stop else len(match.stop))
         self._release(self._held[: len(self._held) - num_after])
         self.stop_reason = match.stop
-        self._held = ""
         self._finished = True
 
     def _release(self, text: str) -> None:

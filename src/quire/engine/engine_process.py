@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import time
@@ -41,7 +40,7 @@ from quire.engine.engine_addresses import EngineAddresses
 from quire.engine.frames import BadFrameError, Frames
 from quire.engine.heartbeat import Heartbeat
 from quire.engine.launch import LaunchedEngine, launch
-from quire.engine.parent_watch import leave_with_parent
+from quire.engine.parent_watch import LEAVE, leave_with_parent
 from quire.engine.requests_in_progress import id_in_use
 from quire.engine.stats import STATS_INTERVAL_S, collect_stats
 from quire.errors import InvalidRequestError, QuireError
@@ -253,8 +252,9 @@ def main() -> int:
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineOrders)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logger.setLevel(orders.log_level)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _exit_at_once)
+    # Until it serves, LEAVE ends it at once, as it ends whoever has no handler.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     leave_with_parent(orders.parent_fd, orders.directory)
     addresses = EngineAddresses(orders.directory)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -283,7 +283,7 @@ def _serve(
     def stop(*_: Any) -> None:
         service.stopping = True
 
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(LEAVE, stop)
     heartbeat.info = launched.info
     heartbeat.enter("ready")
     try:
@@ -297,11 +297,6 @@ def _serve(
     heartbeat.stop()
     launched.shutdown()
     return 0
-
-
-def _exit_at_once(*_: Any) -> None:
-    """Nothing is served yet, and loading may not come back to Python for a while."""
-    os._exit(0)
 
 
 if __name__ == "__main__":

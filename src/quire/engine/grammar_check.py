@@ -86,11 +86,13 @@ class GrammarCheck:
         return answer
 
     def _started(self) -> _Child:
-        child = _Child()
+        child = None
         try:
+            child = _Child()
             child.start(self._vocabulary())
         except (TimeoutError, EOFError, OSError) as error:
-            child.kill()
+            if child is not None:
+                child.kill()
             raise RequestTimeoutError(
                 f"The compiler of structured outputs did not start within {START_LIMIT_S:g} s; the machine is busy or"
                 " short of memory: try again later."

@@ -278,7 +278,8 @@ class InputProcessor:
             return params
         with self._lock:
             spellings = self._spellings(params.bad_words)
-        return msgspec.structs.replace(params, bad_words_token_ids=spellings)
+        banned = tuple(dict.fromkeys(params.bad_words_token_ids + spellings))
+        return msgspec.structs.replace(params, bad_words_token_ids=banned)
 
     def _find_spellings(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         forms = [form for word in words for form in (word.lstrip(), " " + word.lstrip())]

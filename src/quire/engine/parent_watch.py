@@ -11,6 +11,8 @@ import threading
 
 PR_SET_PDEATHSIG = 1
 """prctl(2)"""
+LEAVE = signal.SIGUSR1
+"""What the parent ends its children by, in order. Not SIGTERM: systemd sends that to every process of a service at once."""
 
 
 def leave_with_parent(parent_fd: int, directory: str) -> None:

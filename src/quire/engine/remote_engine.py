@@ -261,6 +261,8 @@ class RemoteEngine:
 
     def _die(self, reason: str) -> None:
         """Everyone who waits hears of it."""
+        if self.status is not None and self.status.stats is not None:
+            self.status = msgspec.structs.replace(self.status, stats=self.status.stats.of_ended_engine())
         error = EngineDeadError(reason)
         self._requests.die(error)
         self._on_loop(lambda: self._calls.fail(error))

@@ -75,7 +75,6 @@ class SampleGroup:
 
     def _fork(self, first: Sequence) -> None:
         """The prompt is computed: the other samples share its blocks and recompute its last token, for the logits."""
-        first.keep_blocks = False
         if first.error is None:
             self._forked = True
             for index in range(1, self._request.sampling_params.n):
@@ -83,8 +82,7 @@ class SampleGroup:
                 child = make_sequence(self._request, next(self._seq_ids), index=index, seed=seed)
                 self._sequences[index] = child
                 self._scheduler.fork(first, child, len(self._request.prompt_token_ids) - 1)
-        if first.finished:
-            self._scheduler.release(first)
+        self._scheduler.release(first)
 
     def _finish_unforked(self, first: Sequence) -> list[Delta]:
         """The first sample failed before the others existed: they fail with it."""
@@ -92,7 +90,6 @@ class SampleGroup:
             return []
         others = range(1, self._request.sampling_params.n)
         self._num_unfinished -= len(others)
-        self._forked = True
         return [
             SampleDelta(self.request_id, index, [], finish_reason=first.finish_reason, error=first.error)
             for index in others
@@ -119,6 +116,6 @@ class SampleGroup:
             num_preemptions=sequence.num_preemptions,
             first_scheduled_time=sequence.first_scheduled_time,
         )
-        if sequence.index == 0 and sequence.error is None and self._prompt_logprobs is not None:
+        if sequence.error is None and self._prompt_logprobs is not None:
             delta.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
         return delta

@@ -160,7 +160,7 @@ class Grammar:
         matcher.consume_tokens(new)
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         if matcher.is_error():
-            reason = matcher.get_error().partition("<")[0].strip()
+            reason = matcher.get_error().partition("\n<")[0].strip()
             raise RowError(f"The grammar cannot go on at position {len(self._token_ids)}: {reason}.")
         allowed = np.unpackbits(mask, bitorder="little")
         if len(self._token_ids) < self._min_length:

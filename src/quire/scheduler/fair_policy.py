@@ -94,7 +94,6 @@ class FairPolicy:
         if not self._tickets:
             # Nobody waited for what was overdrawn: the next busy period starts even.
             self._idle.clear()
-            self._virtual_time = 0
 
 
 def _used(ticket: Ticket, sequence: Sequence) -> int:

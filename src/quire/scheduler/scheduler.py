@@ -137,7 +137,7 @@ class Scheduler:
         self.finish(sequence, reason)
 
     def release(self, sequence: Sequence) -> None:
-        """Give back the blocks that a finished `keep_blocks` sequence kept."""
+        """Give back the blocks that a finished `keep_blocks` sequence kept; one that still runs will keep none."""
         sequence.keep_blocks = False
         if self._kept.pop(sequence.seq_id, None) is not None:
             self.kv.free(sequence)

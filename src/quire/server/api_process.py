@@ -19,7 +19,7 @@ import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
-from quire.engine.parent_watch import leave_with_parent
+from quire.engine.parent_watch import LEAVE, leave_with_parent
 from quire.host.collector import made_to_last
 from quire.server.api_orders import ApiOrders
 from quire.server.http_protocol import bounded_protocol
@@ -57,7 +57,7 @@ class ApiServer(uvicorn.Server):
 
 
 async def serve(orders: ApiOrders) -> None:
-    """Until SIGTERM. Raises what kept the service from being made."""
+    """Until LEAVE. Raises what kept the service from being made."""
     config = orders.server
     loop = asyncio.get_running_loop()
     loading = loop.create_task(_load(orders))
@@ -90,8 +90,9 @@ async def serve(orders: ApiOrders) -> None:
             server.should_exit = True
 
     loading.add_done_callback(end_if_failed)
-    loop.add_signal_handler(signal.SIGTERM, lambda: draining.append(loop.create_task(drain())))
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    loop.add_signal_handler(LEAVE, lambda: draining.append(loop.create_task(drain())))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, lambda: None)
     if config.api_workers > 1:
         # Of several, one that is not ready would take requests that another one could answer.
         await loading

@@ -100,6 +100,9 @@ def add_error_handlers(app: FastAPI, routes: Sequence[BaseRoute] = ()) -> None:
         status, body, headers = describe(error)
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = _allowed_methods(routes, request.scope) or headers["Allow"]
+            body = error_answer(status, f"This path takes {headers['Allow']} only.")
+        elif body.error.message == HTTPStatus.NOT_FOUND.phrase:
+            body = error_answer(status, "There is nothing at this path; GET /openapi.json lists what there is.")
         return error_response(request.url.path, status, body, headers)
 
     for kind in (QuireError, RequestValidationError, HTTPException, Exception):

@@ -39,6 +39,12 @@ NO_ROUTE = "none"
 REQUEST_HISTOGRAMS: tuple[tuple[str, str, tuple[float, ...], str], ...] = (
     ("request_prompt_tokens", "Prompt tokens of a request.", COUNT_BUCKETS, "num_prompt_tokens"),
     ("request_generation_tokens", "Output tokens of a request.", COUNT_BUCKETS, "num_generation_tokens"),
+    (
+        "request_max_num_generation_tokens",
+        "Output tokens of the longest sample.",
+        COUNT_BUCKETS,
+        "max_num_generation_tokens",
+    ),
     ("request_params_n", "The parameter n.", N_BUCKETS, "n"),
     ("request_params_max_tokens", "The parameter max_tokens, where given.", COUNT_BUCKETS, "max_tokens"),
     ("e2e_request_latency_seconds", "Arrival to end.", LATENCY_BUCKETS, "e2e_s"),
@@ -99,13 +105,14 @@ class Metrics:
         self._token_gap.observe(max(0.0, gap_s))
 
     def observe_request(self, record: RequestRecord) -> None:
-        """A request that reached the engine has ended."""
+        """A request has ended. One that was refused tells nothing of the engine: zeros of it would hide how others fare."""
+        if record.finish_reason is None:
+            return
         for histogram, attribute in self._of_request:
             value = getattr(record, attribute)
             if value is not None:
                 histogram.observe(value)
-        if record.finish_reason is not None:
-            self._finished[record.finish_reason].inc()
+        self._finished[record.finish_reason].inc()
 
     def observe_response(self, route: str | None, status: int) -> None:
         """An HTTP response has begun. `route`: the matched route's template, never a path; None if none matched."""

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import select
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +19,8 @@ from quire.server.request_record import RequestRecord
 
 LOGGERS = ("quire", "uvicorn.error", "opentelemetry")
 STDERR = 2
+READER_PATIENCE_MS = 100
+"""Until the pipe can be written to, unless it could not the last time."""
 
 logger = logging.getLogger("quire.requests")
 
@@ -28,18 +31,27 @@ PLAIN = re.compile(r"[\w.:/+-]+", re.ASCII)
 class LineHandler(logging.Handler):
     """Writes whole lines to a file descriptor. A line that cannot be written is dropped; the next is tried.
 
-    Straight to the descriptor: a buffer would keep what failed and fail again, at exit too.
+    Straight to the descriptor: a buffer would keep what failed and fail again, at exit too. Whoever reads a pipe is
+    waited for, a little; one that has stopped reading holds nobody up.
     """
 
     def __init__(self, descriptor: int = STDERR) -> None:
         super().__init__()
         self._descriptor = descriptor
+        self._poller = select.poll()
+        self._poller.register(descriptor, select.POLLOUT)
+        self._patience_ms = READER_PATIENCE_MS
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = (self.format(record) + "\n").encode("utf-8", "backslashreplace")
             while line:
-                line = line[os.write(self._descriptor, line) :]
+                if not self._poller.poll(self._patience_ms):
+                    self._patience_ms = 0
+                    return
+                # A pipe that can be written to has room for so much.
+                line = line[os.write(self._descriptor, line[: select.PIPE_BUF]) :]
+            self._patience_ms = READER_PATIENCE_MS
         except OSError:
             return
         except Exception:

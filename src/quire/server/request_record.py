@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Literal
 
 Operation = Literal["chat", "text_completion", "embeddings", "score"]
@@ -40,8 +41,9 @@ class RequestRecord:
     """The served model's name; never a client's spelling."""
     finished_time: float
     request_id: str = ""
-    num_prompt_tokens: int = 0
-    num_generation_tokens: int = 0
+    num_prompt_tokens: int | None = None
+    num_sample_tokens: Counter[int] = field(default_factory=Counter)
+    """Output tokens of each sample, by its index."""
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_gaps: int = 0
@@ -56,6 +58,15 @@ class RequestRecord:
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
+
+    @property
+    def num_generation_tokens(self) -> int:
+        return self.num_sample_tokens.total()
+
+    @property
+    def max_num_generation_tokens(self) -> int:
+        """Of the longest sample."""
+        return max(self.num_sample_tokens.values(), default=0)
 
     @property
     def e2e_s(self) -> float:

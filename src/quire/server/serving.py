@@ -197,8 +197,8 @@ def _note(state: ServerState, record: RequestRecord, output: RequestOutput) -> N
         state.metrics.observe_tokens(gap)
     record.num_gaps = len(times.token_gaps)
     record.num_preemptions = times.num_preemptions
-    record.num_generation_tokens += sum(len(sample.token_ids) for sample in output.outputs)
     for sample in output.outputs:
+        record.num_sample_tokens[sample.index] += len(sample.token_ids)
         if sample.finish_reason is not None:
             record.finish_reason = sample.finish_reason
 

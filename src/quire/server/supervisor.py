@@ -23,6 +23,7 @@ from typing import Any
 
 from quire.config import EngineConfig, ServerConfig
 from quire.engine.engine_addresses import EngineAddresses
+from quire.engine.parent_watch import LEAVE
 from quire.errors import QuireError, in_words
 
 logger = logging.getLogger("quire")
@@ -176,7 +177,7 @@ class Supervisor:
     def _end(self, children: list[Child], patience_s: float, num_signals: int) -> None:
         """Ask them to, and kill those that have not done so in time. After more signals than `num_signals` there is hardly any."""
         for child in children:
-            child.signal(signal.SIGTERM)
+            child.signal(LEAVE)
         started = time.monotonic()
         while not all(child.ended for child in children):
             if len(self._signals) > num_signals:

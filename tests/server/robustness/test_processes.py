@@ -241,6 +241,24 @@ def test_case_23_sigterm_drains(smollm2: str) -> None:
         server.wait_all_gone()
 
 
+@pytest.mark.real
+def test_case_23_sigterm_to_every_process_drains(smollm2: str) -> None:
+    """As systemd sends it. With the real model: one that computes nothing has nothing left to compute."""
+    with own_server(smollm2, "--drain-timeout", str(PATIENCE_S)) as server:
+        engine = server.engine_pid
+        answer = Answer(server, max_tokens=100, n=1)
+        pending(server, 1)
+        os.kill(engine, signal.SIGSTOP)
+        for pid in (server.pid, *descendants(server.pid)):
+            os.kill(pid, signal.SIGTERM)
+        os.kill(engine, signal.SIGCONT)
+        answer.wait()
+        assert answer.status == 200, answer.text
+        assert json.loads(answer.text)["choices"][0]["finish_reason"] == "length"
+        assert server.wait_exit() == 0
+        server.wait_all_gone()
+
+
 def test_case_23_the_drain_ends(smollm2: str) -> None:
     """With the real model: that does not come to the end of anything meanwhile."""
     with own_server(smollm2, "--drain-timeout", "0.3") as server:
