@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.checkpoint.model_config import ModelConfig
@@ -14,7 +15,8 @@ from quire.checkpoint.weights import WeightSource
 def load_transformers(reference: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """Any checkpoint of the Llama or Gemma 3 family quire can open, dequantized to `dtype`."""
     checkpoint = open_checkpoint(reference)
-    model = _MAKERS[checkpoint.config.family](checkpoint.config)
+    with no_init_weights():  # Random ones take seconds, and each is replaced.
+        model = _MAKERS[checkpoint.config.family](checkpoint.config)
     weights = checkpoint.open_weights()
     state = {name: read_tensor(weights, name) for name in weights.names()}
     missing, unexpected = model.load_state_dict(state, strict=False)

@@ -78,7 +78,8 @@ def greedy_agreement(llm: LLM, oracle: PreTrainedModel, prompts: list[list[int]]
     for prompt, output in zip(prompts, outputs, strict=True):
         sample = output.outputs[0]
         with torch.inference_mode():
-            logits = oracle(torch.tensor([prompt + sample.token_ids[:-1]])).logits[0, len(prompt) - 1 :]
+            whole = torch.tensor([prompt + sample.token_ids[:-1]])
+            logits = oracle(whole, logits_to_keep=len(sample.token_ids)).logits[0]
         expected = torch.log_softmax(logits.double(), -1)
         for row, token_id, at_position in zip(expected, sample.token_ids, sample.logprobs or (), strict=True):
             positions += 1

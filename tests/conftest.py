@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -33,6 +34,18 @@ def what_this_thread_computes_with() -> Iterator[None]:
     yield
     native_module.use_instruction_set(None)
     native_module.use_num_threads(NUM_THREADS)
+
+
+@pytest.fixture(autouse=True)
+def how_much_is_logged() -> Iterator[None]:
+    """The same for each test: `main` sets it for the whole process and, with --quiet, for programs that are started later."""
+    ours, hubs = logging.getLogger("quire"), logging.getLogger("huggingface_hub")
+    level, propagate, verbosity = ours.level, hubs.propagate, os.environ.get("HF_HUB_VERBOSITY")
+    yield
+    ours.setLevel(level)
+    hubs.propagate = propagate
+    if verbosity is None:
+        os.environ.pop("HF_HUB_VERBOSITY", None)
 
 
 @pytest.fixture

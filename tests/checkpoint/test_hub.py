@@ -29,6 +29,9 @@ except QuireError as error:
     print(json.dumps({"error": type(error).__name__, "message": str(error)}))
 """
 
+WITHOUT_WAITING = "import time; time.sleep = lambda seconds: None"
+"""The hub's library tries six times to reach it, and waits 23 s between the tries."""
+
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
@@ -49,12 +52,18 @@ def hub() -> Iterator[Hub]:
 
 
 def resolve(
-    reference: str, hub: Hub, home: Path, *, with_weights: bool = True, offline: bool = False
+    reference: str,
+    hub: Hub,
+    home: Path,
+    *,
+    with_weights: bool = True,
+    offline: bool = False,
+    program: str = RESOLVE,
 ) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "NO_PROXY": "127.0.0.1"}
     environment["HF_HUB_OFFLINE"] = str(int(offline))
-    command = [sys.executable, "-c", RESOLVE, reference, json.dumps(with_weights)]
+    command = [sys.executable, "-c", program, reference, json.dumps(with_weights)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     result: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
@@ -153,7 +162,7 @@ def test_offline_what_a_model_cannot_do_without_is_named(hub: Hub, tmp_path: Pat
 
 def test_without_offline_mode_a_hub_out_of_reach_may_have_more(hub: Hub, tmp_path: Path, snapshot: Path) -> None:
     hub.url = "http://127.0.0.1:9"
-    error = resolve(REPOSITORY, hub, tmp_path)
+    error = resolve(REPOSITORY, hub, tmp_path, program=f"{WITHOUT_WAITING}\n{RESOLVE}")
     assert error["error"] == "DownloadError"
     assert "HF_HUB_OFFLINE=1" in error["message"]
 

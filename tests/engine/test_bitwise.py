@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,13 @@ NEIGHBOUR = SamplingParams(temperature=1.0, max_tokens=9, ignore_eos=True)
 
 
 def alone(model: Path, params: SamplingParams, engine: Engine, **config: Any) -> Answer:
-    with LLM(str(model), **{**engine, **config}) as llm:
+    return _alone(str(model), params, frozenset({**engine, **config}.items()))
+
+
+@cache
+def _alone(model: str, params: SamplingParams, config: frozenset[tuple[str, Any]]) -> Answer:
+    """Many tests compare with the same one; an Answer is frozen."""
+    with LLM(model, **dict(config)) as llm:
         return answer(llm.generate(PROBE, params, use_tqdm=False)[0])
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.models.paged_run import all_logits, load
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedConfig
+from transformers.initialization import no_init_weights
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from quire.checkpoint.checkpoint import open_checkpoint
@@ -39,11 +40,13 @@ GEMMA3 = Gemma3TextConfig(
 
 def oracle_logprobs(reference: str, config: PreTrainedConfig, token_ids: list[int], num_last: int) -> torch.Tensor:
     """float32 [num_last, V], with quire's dequantized weights in transformers' model."""
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with no_init_weights():  # Random ones take seconds, and each is replaced.
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     source = open_checkpoint(reference).open_weights()
     state = {name: torch.from_numpy(source.read(name, 0, source.info(name).shape[0])) for name in source.names()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert (missing, unexpected) == (["lm_head.weight"], [])
+    model.tie_weights()
     source.close()
     with torch.inference_mode():
         return model(torch.tensor([token_ids]), logits_to_keep=num_last).logits[0].log_softmax(-1)

@@ -1,8 +1,12 @@
-"""What is drawn has the exact distribution: chi-square over 100,000 draws of fixed seeds for each kind of request."""
+"""What is drawn has the exact distribution: chi-square over 100,000 draws of fixed seeds for each kind of request.
+
+All backends choose by the same numbers, so the fastest draws all of them, and the others have to choose as it does.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,10 +16,12 @@ from tests.sampling import oracle
 from tests.sampling.backends import BACKENDS, FASTEST
 
 from quire.core.sampling_params import SamplingParams
+from quire.sampling.backend import SamplingBackend
 from quire.sampling.sampler import Sampler, SamplingRow
 
 V = 40
 NUM_DRAWS = 100_000
+NUM_COMPARED = 10_000
 LOGITS = (torch.randn(V, generator=torch.Generator().manual_seed(4)) * 2).tolist()
 TOKEN_IDS = [0, 1, 2, 3, 3, 30, 5, 5, 5, 7, 9, 30]
 NUM_PROMPT_TOKENS = 5
@@ -53,9 +59,9 @@ def rows_of(params: SamplingParams, seeds: range) -> list[SamplingRow]:
     return [SamplingRow(params, seed, TOKEN_IDS, NUM_PROMPT_TOKENS, STOP_TOKEN_IDS) for seed in seeds]
 
 
-def drawn(rows: list[SamplingRow], backend: str = "numpy") -> list[int]:
+def drawn(rows: list[SamplingRow], backend: Callable[[int], SamplingBackend] = FASTEST) -> list[int]:
     logits = torch.tensor(LOGITS).expand(len(rows), V)
-    return [token.token_id for token in Sampler(V, BACKENDS[backend](V)).sample(logits.numpy(), rows)]
+    return [token.token_id for token in Sampler(V, backend(V)).sample(logits.numpy(), rows)]
 
 
 def draw(params: SamplingParams, seeds: range) -> list[int]:
@@ -84,8 +90,12 @@ def assert_drawn_from(probabilities: list[float], token_ids: list[int]) -> None:
 def test_exact_distribution(kind: str) -> None:
     params = SamplingParams(max_tokens=None, **KINDS[kind])
     rows = rows_of(params, range(NUM_DRAWS))
-    for backend in BACKENDS:
-        assert_drawn_from(exact(params), drawn(rows, backend))
+    token_ids = drawn(rows)
+    assert_drawn_from(exact(params), token_ids)
+    for backend in BACKENDS.values():
+        compared = drawn(rows[:NUM_COMPARED], backend)
+        differing = sum(one != other for one, other in zip(compared, token_ids[:NUM_COMPARED], strict=True))
+        assert differing <= NUM_COMPARED // 1000, "more than lie at a border, where rounding decides"
 
 
 def test_the_test_sees_a_wrong_distribution() -> None:

@@ -237,18 +237,18 @@ async def ask_randomly(app: FastAPI, count: int, rng: random.Random) -> None:
 
 
 def test_cve_2026_105759_random_methods_and_models_make_no_series() -> None:
-    """10,000 of each."""
+    """Not one, so that 500 of each show what any number would."""
     metrics = Metrics("m")
     app = make_app(metrics)
     rng = random.Random(0)
     asyncio.run(ask_randomly(app, 2, rng))
     before = set(read(metrics).samples)
-    asyncio.run(ask_randomly(app, 10_000, rng))
+    asyncio.run(ask_randomly(app, 500, rng))
     page = read(metrics)
     assert set(page.samples) == before
     responses = "quire:http_responses_total"
-    assert page.value(responses, route="/v1/models/{model}", status="200") == 10_002
-    assert page.value(responses, route="none", status="404") == 10_002
+    assert page.value(responses, route="/v1/models/{model}", status="200") == 502
+    assert page.value(responses, route="none", status="404") == 502
 
 
 def test_routes_of_metrics_and_load() -> None:

@@ -251,6 +251,7 @@ def _outputs_socket(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zm
 def main() -> int:
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineOrders)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("huggingface_hub").propagate = False  # It prints its own log.
     logger.setLevel(orders.log_level)
     # Until it serves, LEAVE ends it at once, as it ends whoever has no handler.
     for number in (signal.SIGINT, signal.SIGTERM):

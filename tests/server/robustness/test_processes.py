@@ -309,6 +309,22 @@ def test_an_engine_that_is_killed_while_loading_ends_the_server(smollm2: str, tm
         assert "ended with code -9 before it was ready" in server.log()
 
 
+def test_what_the_hubs_library_says_is_said_once(tmp_path: Path) -> None:
+    """It prints its log itself, here of the tries to reach a hub, between which the engine process does not wait."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\nif 'quire.engine.engine_process' in sys.orig_argv:\n    time.sleep = lambda seconds: None\n"
+    )
+    environment = {
+        "PYTHONPATH": str(tmp_path), "HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9",
+        "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1",
+    }  # fmt: skip
+    with own_server("org/model", ready=False, environment=environment) as server:
+        assert server.wait_exit() == 1
+        said = server.log()
+    assert "the hub could not be reached" in said
+    assert said.count("[Retry 1/") == 1
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process was started with")
 @pytest.mark.parametrize("given", [{}, {"OPENBLAS_NUM_THREADS": "3"}], ids=["by itself", "as told"])
 def test_a_servers_processes_start_one_blas_thread(
