@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,15 @@ def test_the_undamaged_file_is_read(tmp_path: Path) -> None:
     source = SafetensorsFiles([path])
     assert source.names() == ["x", "none", "y"]
     source.close()
+
+
+def test_a_header_longer_than_the_format_allows(tmp_path: Path) -> None:
+    """Not read: in a sparse file any length is there for nothing."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(file_with(b"", length=100_000_001))
+    os.truncate(path, 200_000_000)
+    with pytest.raises(CheckpointError, match="announces a header of 100,000,001 bytes in a file of 200,000,000"):
+        SafetensorsFiles([path])
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -51,6 +51,15 @@ def mixed_file(tmp_path: Path) -> Path:
     )
 
 
+def test_buffers_of_any_dtype_stand_beside_weights(tmp_path: Path) -> None:
+    integers = {f"{kind.upper()}{8 * size}": f"{kind}{size}" for kind in "ui" for size in (1, 2, 4, 8)}
+    buffers = {name: (name, np.zeros(3, dtype)) for name, dtype in {**integers, "F64": "f8", "BOOL": "?"}.items()}
+    path = write(tmp_path / SINGLE_FILE, buffers | {"matrix": ("F32", MATRIX)})
+    source = SafetensorsFiles([path])
+    assert source.names() == [*buffers, "matrix"]
+    assert np.array_equal(source.read("matrix", 0, 5), MATRIX)
+
+
 def test_infos_and_rows(mixed_file: Path) -> None:
     source = SafetensorsFiles([mixed_file])
     assert sorted(source.names()) == ["experts", "matrix", "positions", "scalar", "vector"]

@@ -236,6 +236,16 @@ def test_more_than_a_piece_of_memory_is_lent_too() -> None:
     assert not overlap(arena.lend(100), large)
 
 
+def test_gaps_of_two_pieces_stay_apart() -> None:
+    """One that ends where, in the next piece, another begins."""
+    arena = Arena()
+    first, _rest = arena.lend(LINE), arena.lend(CHUNK - LINE)
+    held, second, _more = arena.lend(LINE), arena.lend(LINE), arena.lend(CHUNK - 2 * LINE)
+    del first, second
+    arena.settle()
+    assert not overlap(arena.lend(2 * LINE), held)
+
+
 @pytest.mark.parametrize(
     "compute",
     [

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,10 +15,15 @@ from tests.models.paged_run import all_logits, load
 from tests.models.random_checkpoints import oracle_logits, save_checkpoint
 from transformers import AutoModelForCausalLM
 
+from quire.checkpoint.gguf.block_codes import BlockRows
+from quire.checkpoint.weights import TensorInfo
 from quire.core.native import has_native_module
 from quire.core.quantization import Quantization
 from quire.errors import CheckpointError
+from quire.kernels.array import Arrays
+from quire.kernels.dtype import DType
 from quire.models.decoder import Decoder
+from quire.models.loader import WeightLoader
 
 Tensors = dict[str, torch.Tensor]
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
@@ -62,9 +69,62 @@ def test_value_that_is_not_finite(llama: Path, value: float, dtype: torch.dtype)
         load(llama, dtype)
 
 
-def test_value_beyond_the_target_dtype(llama: Path) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_value_that_is_not_finite_in_bfloat16(llama: Path, value: float) -> None:
+    """As bits, all numbers below zero are larger than infinity."""
+
+    def poison(tensors: Tensors) -> None:
+        for name in tensors:
+            tensors[name] = tensors[name].bfloat16()
+        tensors[Q_PROJ][17, 5] = value
+
+    change(llama, poison)
+    with pytest.raises(CheckpointError, match=f"{Q_PROJ} has values that are infinite or not numbers"):
+        load(llama)
+
+
+@pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
+@pytest.mark.parametrize(
+    ("model", "tensor"), [("llama", Q_PROJ), ("gpt2", "transformer.h.0.attn.c_attn.weight")], ids=["llama", "gpt2"]
+)
+def test_value_that_is_not_finite_is_not_rounded(model: str, tensor: str, tmp_path: Path) -> None:
+    """GPT-2's weights are read by columns."""
+    save_checkpoint(model, tmp_path)
+    change(tmp_path, lambda tensors: tensors[tensor][17, 5].fill_(float("inf")))
+    with pytest.raises(CheckpointError, match=f"{tensor} has values that are infinite or not numbers"):
+        load(tmp_path, backend="cpu", quantization="int8")
+
+
+class SourceOfBlocks:
+    """Of one tensor, whose blocks nobody looks at."""
+
+    def names(self) -> list[str]:
+        return ["blocks"]
+
+    def info(self, name: str) -> TensorInfo:
+        return TensorInfo((1, 32), "float32")
+
+    def read(self, name: str, start: int, stop: int) -> Any:
+        raise AssertionError("its blocks are wanted")
+
+    def read_blocks(self, name: str, *, transposed: bool) -> BlockRows:
+        return BlockRows("Q8_0", 32, np.zeros((1, 34), np.uint8), np.zeros(1, np.int64))
+
+    def close(self) -> None: ...
+
+
+def test_blocks_whose_scales_are_not_finite() -> None:
+    loader = WeightLoader(SourceOfBlocks(), "a model", Arrays(), DType.FLOAT32, "")
+    with pytest.raises(CheckpointError, match="a model: tensor blocks has values that are infinite or not numbers"):
+        loader.blocks("blocks", lambda rows: False, transposed=False)
+    assert loader.blocks("blocks", lambda rows: True, transposed=False)
+    loader.finish()
+
+
+@pytest.mark.parametrize("value", [1e6, 65520.0], ids=["far", "the first that is rounded to infinity"])
+def test_value_beyond_the_target_dtype(llama: Path, value: float) -> None:
     def enlarge(tensors: Tensors) -> None:
-        tensors[Q_PROJ][0, 0] = 1e6
+        tensors[Q_PROJ][0, 0] = value
 
     change(llama, enlarge)
     load(llama, torch.bfloat16)

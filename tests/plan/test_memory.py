@@ -45,6 +45,23 @@ def test_a_prompt_that_may_not_be_cut_sizes_the_step(smollm2_config: ModelConfig
     assert memory_need(smollm2_config, whole).activations > memory_need(smollm2_config, cut).activations
 
 
+def test_tokenizers_of_large_vocabularies_take_memory(smollm2_config: ModelConfig) -> None:
+    demand = Demand(dtype="bfloat16", max_model_len=1024)
+    large = memory_need(replace(smollm2_config, vocab_size=2 * smollm2_config.vocab_size), demand)
+    small = memory_need(smollm2_config, demand)
+    assert large.runtime > small.runtime + smollm2_config.vocab_size
+    assert large.loading == 2 * small.loading
+
+
+def test_what_takes_all_of_the_budget_fits(smollm2_config: ModelConfig) -> None:
+    demand = Demand(dtype="bfloat16", max_model_len=1024)
+    total = memory_need(smollm2_config, demand).total
+    exact, one_less = (plan_memory(smollm2_config, demand, budget) for budget in (total, total - 1))
+    assert exact.fits
+    assert exact.remedy is None
+    assert not one_less.fits
+
+
 demands = st.builds(
     Demand,
     dtype=st.sampled_from(["float32", "bfloat16"]),
@@ -85,9 +102,15 @@ def test_the_remedy_suffices_alone(gemma_config: ModelConfig, demand: Demand, bu
     assert (plan.remedy is None) == plan.fits
     if plan.remedy is None:
         return
-    if found := re.match(r"lower the concurrency \(max_num_seqs\) from \d+ to (\d+)", plan.remedy):
-        n = int(found[1])
-        changed = replace(demand, concurrency=min(n, demand.concurrency), max_num_seqs=min(n, demand.max_num_seqs))
+    if found := re.match(r"lower the concurrency \(max_num_seqs\) from (\d+) to (\d+)", plan.remedy):
+        n = int(found[2])
+
+        def with_fewer(n: int) -> Demand:
+            return replace(demand, concurrency=min(n, demand.concurrency), max_num_seqs=min(n, demand.max_num_seqs))
+
+        changed = with_fewer(n)
+        assert int(found[1]) == max(demand.concurrency, demand.max_num_seqs)
+        assert memory_need(gemma_config, with_fewer(n + 1)).total > budget
     elif found := re.match(r"lower max_model_len from \d+ to (\d+)", plan.remedy):
         changed = replace(demand, max_model_len=int(found[1]))
     elif "bfloat16" in plan.remedy:

@@ -9,6 +9,7 @@ import resource
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from quire.kernels.panels import round_to_panels
 from quire.kernels.select import select_ops
 from quire.models.registry import DECODERS, load_model
 from quire.models.rotated_heads import rotated_heads
+from quire.quantization import kept
 from quire.quantization.few_bits import Rounded
 from quire.quantization.kept import MADE_BY
 
@@ -212,13 +214,31 @@ def test_an_edit_of_the_rules_of_rounding_makes_another_key() -> None:
     assert folders <= set(MADE_BY)
 
 
+def test_an_edit_of_code_or_a_build_of_kernels_makes_another_key(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, built = tmp_path / "kernels" / "rounding.py", tmp_path / "_native.so"
+    code.parent.mkdir()
+    for path in (code, built):
+        path.write_text("first")
+    monkeypatch.setattr(kept, "__file__", str(tmp_path / "quantization" / "kept.py"))
+    monkeypatch.setattr(kept, "find_spec", lambda name: ModuleSpec(name, None, origin=str(built)))
+    checkpoint, keys = open_checkpoint(str(tiny_llama)), []
+    for path in (None, None, code, built):
+        if path is not None:
+            path.write_text("another one")
+        keys.append(kept.packing_key(checkpoint, DType.FLOAT32, "int8"))
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+
+
 def test_only_the_newest_are_kept(cache: Path, tiny_llama: Path) -> None:
     for number, (dtype, quantization) in enumerate([*KINDS, ("bfloat16", "int8")]):
         logprobs(tiny_llama, dtype, quantization)
         for path in cache.glob(f"*-{dtype}-{quantization}.packed"):
             os.utime(path, (number, number))
-    kept = sorted(path.stem.split("-", 1)[1] for path in cache.iterdir())
-    assert kept == ["bfloat16-int4", "bfloat16-int8", "bfloat16-none", "float32-int8"]
+    names = sorted(path.stem.split("-", 1)[1] for path in cache.iterdir())
+    assert names == ["bfloat16-int4", "bfloat16-int8", "bfloat16-none", "float32-int8"]
 
 
 def test_nothing_to_write_to_is_no_error(cache: Path, tiny_llama: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -53,10 +53,13 @@ def test_dtypes_start_at_zero_and_are_writable() -> None:
 
 def test_copies_read_every_source_before_any_is_overwritten() -> None:
     cache = make()
-    for block in range(6):
-        cache.layers[0].key[block] = block
+    held = [tensor for slot in cache.slots for tensor in (slot.key, slot.value)]
+    for i, tensor in enumerate(held):
+        for block in range(6):
+            tensor[block] = 10 * i + block
     cache.copy_blocks([(1, 2), (2, 3)])
-    assert [cache.layers[0].key[block].unique().tolist() for block in range(4)] == [[0], [1], [1], [2]]
+    for i, tensor in enumerate(held):
+        assert [tensor[block].unique().tolist() for block in range(4)] == [[10 * i + block] for block in (0, 1, 1, 2)]
 
 
 def test_arrays_are_copied_too() -> None:

@@ -40,10 +40,15 @@ def test_more_rows_than_expected_still_have_a_place() -> None:
         table.add(new_row(seq_id, [seq_id], [seq_id + 1]))
     assert len({row.table_row for row in table.rows.values()}) == 5
     assert all(table.tables[0][row.table_row, 0] == seq_id + 1 for seq_id, row in table.rows.items())
+    for seq_id, row in table.rows.items():
+        table.append_token(row, 10 + seq_id)
+    assert [table.tokens[row.table_row, :2].tolist() for row in table.rows.values()] == [[i, 10 + i] for i in range(5)]
 
 
 def test_the_token_after_the_context_is_known_but_not_stored() -> None:
     table = RowTable(CONFIG, 1, 4)
-    table.add(new_row(1, [1, 2, 3, 4], [1]))
-    table.append_token(table.rows[1], 5)
-    assert table.rows[1].token_ids[-1] == 5
+    table.add(new_row(1, [1, 2, 3], [1]))
+    for token_id in (4, 5):
+        table.append_token(table.rows[1], token_id)
+    assert table.rows[1].token_ids == [1, 2, 3, 4, 5]
+    assert table.tokens[table.rows[1].table_row].tolist() == [1, 2, 3, 4]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.inside import runner_of
 
 from quire import LLM, SamplingParams
 from quire.core.native import has_native_module
@@ -25,6 +26,15 @@ def test_a_worker_goes_with_its_engine(tiny_llama: Path) -> None:
         assert worker() is None
     finally:
         gc.enable()
+
+
+def test_rows_go_with_their_requests(tiny_llama: Path) -> None:
+    """As the next step is run, which is the first to know."""
+    with LLM(str(tiny_llama), dtype="float32") as llm:
+        for together in (5, 1):
+            prompts: list[Any] = [[5, 6, 7 + i] for i in range(together)]
+            llm.generate(prompts, SamplingParams(max_tokens=3), use_tqdm=False)
+        assert len(runner_of(llm)._table.rows) == 1
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's count of the pages that are there")

@@ -160,9 +160,8 @@ def block_bytes(model: ModelConfig, demand: Demand) -> int:
 def num_kv_blocks(model: ModelConfig, demand: Demand) -> int:
     """Blocks for `concurrency` full-length sequences, one of them in the middle of a chunk, and the null block."""
     groups = group_layers(model.kv_specs())
-    chunk = min(demand.num_step_tokens, demand.max_model_len)
     idle = num_blocks_per_sequence(groups, demand.block_size, demand.max_model_len)
-    computing = num_blocks_per_sequence(groups, demand.block_size, demand.max_model_len, chunk)
+    computing = num_blocks_per_sequence(groups, demand.block_size, demand.max_model_len, demand.num_step_tokens)
     return 1 + (demand.concurrency - 1) * idle + computing
 
 
