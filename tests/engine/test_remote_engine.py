@@ -30,6 +30,7 @@ from quire.core.wire import (
     Hello,
     RequestRefused,
     ResetPrefixCache,
+    StepOutputs,
     ToEngine,
     Watch,
     Welcome,
@@ -236,6 +237,39 @@ def test_a_bad_frame_is_dropped_and_counted(tiny_llama: Path, tmp_path: Path) ->
         socket.close()
         context.term()
         assert len((await last(llm, "abc", params())).outputs[0].token_ids) == 12
+
+    run(tiny_llama, tmp_path, body)
+
+
+class FullOnce:
+    """A client's socket that has no room for the first message of a kind, however long it is waited for."""
+
+    def __init__(self, socket: zmq.Socket[bytes], kind: type[StepOutputs | RequestRefused]) -> None:
+        self._socket = socket
+        self._kind = kind
+        self._full = True
+
+    def send(self, frame: bytes, flags: int = 0) -> None:
+        if self._full and isinstance(Frames[FromEngine](FromEngine).decode(frame), self._kind):
+            self._full = False
+            raise zmq.Again
+        self._socket.send(frame, flags)
+
+    def poll(self, timeout: int, flags: int) -> int:
+        return 0 if timeout else self._socket.poll(timeout, flags)
+
+
+@pytest.mark.parametrize("kind", [StepOutputs, RequestRefused])
+def test_who_read_too_late_to_hear_of_its_end_hears_of_that(
+    tiny_llama: Path, tmp_path: Path, kind: type[StepOutputs | RequestRefused]
+) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        if kind is RequestRefused:
+            service._owners["0"] = 1
+        service._clients[0].socket = FullOnce(service._clients[0].socket, kind)  # type: ignore[assignment]
+        with pytest.raises(EngineDeadError, match="too far ahead"):
+            await last(llm, "abc", params(max_tokens=1), request_id="0")
+        assert len((await last(llm, "abc", params(), request_id="1")).outputs[0].token_ids) == 12
 
     run(tiny_llama, tmp_path, body)
 

@@ -118,6 +118,11 @@ def test_honest_work_of_some_size_is_done() -> None:
     assert render(template, TemplateLimits()) == "500 4390"
 
 
+@pytest.mark.timeout(60)
+def test_a_format_is_searched_once_however_many_fields_may_begin_in_it() -> None:
+    assert render("{% set a = ':' * 1000000 %}{{ a | format | length }}", TemplateLimits()) == "1000000"
+
+
 def test_other_threads_go_on_while_a_template_runs_away() -> None:
     template = RUNAWAYS["nested loops"]
     ticks: list[float] = []

@@ -45,3 +45,21 @@ def test_a_response_exists_for_its_owner_only() -> None:
     assert store.get("bob", "r") is None
     assert not store.delete("bob", "r")
     assert store.get("alice", "r") is not None
+
+
+def test_an_item_is_found_for_its_owner_only_in_the_newest_answer_that_has_it() -> None:
+    store = ResponseStore()
+    for owner, name in (("alice", "1"), ("alice", "2"), ("bob", "3")):
+        items = (b'{"id":"m","of":"%b"}' % name.encode(), b'{"id":"other"}')
+        store.put(owner, name, StoredResponse(b"{}", (b'{"id":"input"}',), items))
+    assert store.find_items("alice", ["m", "input"]) == {"m": b'{"id":"m","of":"2"}'}
+    assert store.find_items("carol", ["m"]) == {}
+
+
+def test_all_the_room_may_be_used() -> None:
+    store = ResponseStore(max_responses=2, max_bytes=20)
+    for name in "ab":
+        store.put("", name, response(10))
+    assert (len(store), store.num_bytes) == (2, 20)
+    store.put("", "c", response(20))
+    assert (len(store), store.num_bytes) == (1, 20)

@@ -163,7 +163,8 @@ class EngineService:
             self._engine.add_request(request)
         except InvalidRequestError as error:
             value = error.value if isinstance(error.value, int | float | str) else None
-            self._send(client, RequestRefused(request_id, str(error), error.field, value))
+            if not self._send(client, RequestRefused(request_id, str(error), error.field, value)):
+                self._clients[client].dropped_ids.append(request_id)
             return
         self._owners[request_id] = client
         self._clients[client].request_ids.add(request_id)
@@ -177,14 +178,14 @@ class EngineService:
                 by_client.setdefault(client, []).append(delta)
                 if not isinstance(delta, SampleDelta) or delta.finish_reason is not None:
                     ended.add(delta.request_id)
-        # Only now: several samples of a request may end in one step.
-        for request_id in ended:
-            self._forget_finished(request_id)
         for client, of_client in by_client.items():
             self._send(client, StepOutputs(of_client))
+        # Only now: several samples of a request may end in one step, and who did not hear of the end must be told later.
+        for request_id in ended:
+            self._forget_finished(request_id)
 
-    def _send(self, client: int, message: FromEngine) -> None:
-        """A client that falls behind is waited for, a little; the engine must not run away from it."""
+    def _send(self, client: int, message: FromEngine) -> bool:
+        """A client that falls behind is waited for, a little; the engine must not run away from it. False: it had no room."""
         socket = self._clients[client].socket
         frame = self._outbound.encode(message)
         try:
@@ -194,6 +195,8 @@ class EngineService:
                 socket.send(frame)
             else:
                 self._drop_requests(client)
+                return False
+        return True
 
     def _drop_requests(self, client: int) -> None:
         """A client that does not read must not hold memory for ever, nor hold up the others."""

@@ -11,13 +11,12 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from contextlib import suppress
 
 import msgspec
 
 from quire.core.sampling_rules import shown
 from quire.core.structured_outputs import StructuredOutputs
-from quire.engine.grammar_frames import LENGTH, GrammarAnswer, GrammarQuestion, GrammarVocabulary, write_frame
+from quire.engine.grammar_frames import LENGTH, GrammarAnswer, GrammarQuestion, GrammarVocabulary, encode_frame
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError, RequestTimeoutError
 
@@ -122,6 +121,8 @@ class _Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
+        # Who does not read must not hold up who writes: a pipe takes 64 KiB, and a grammar may be longer.
+        os.set_blocking(self._questions.fileno(), False)
 
     @property
     def alive(self) -> bool:
@@ -129,20 +130,27 @@ class _Child:
 
     def start(self, vocabulary: GrammarVocabulary) -> None:
         """Raises as `ask` does."""
-        write_frame(self._questions, vocabulary)
-        self._read_frame(time.monotonic() + START_LIMIT_S)
+        deadline = time.monotonic() + START_LIMIT_S
+        self._write(encode_frame(vocabulary), deadline)
+        self._read_frame(deadline)
 
     def ask(self, question: GrammarQuestion) -> GrammarAnswer:
         """Raises TimeoutError, or EOFError or OSError if the child died."""
-        write_frame(self._questions, question)
-        return msgspec.msgpack.decode(self._read_frame(time.monotonic() + TIME_LIMIT_S), type=GrammarAnswer)
+        deadline = time.monotonic() + TIME_LIMIT_S
+        self._write(encode_frame(question), deadline)
+        return msgspec.msgpack.decode(self._read_frame(deadline), type=GrammarAnswer)
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        with suppress(OSError):  # It writes what was not read, to nobody; closed it is all the same.
-            self._questions.close()
+        self._questions.close()
         self._answers.close()
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        descriptor = self._questions.fileno()
+        while data:
+            _wait(descriptor, select.POLLOUT, deadline)
+            data = data[os.write(descriptor, data) :]
 
     def _read_frame(self, deadline: float) -> bytes:
         return self._read(LENGTH.unpack(self._read(LENGTH.size, deadline))[0], deadline)
@@ -150,16 +158,21 @@ class _Child:
     def _read(self, size: int, deadline: float) -> bytes:
         data = b""
         descriptor = self._answers.fileno()
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
         while len(data) < size:
-            if not poller.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
-                raise TimeoutError
+            _wait(descriptor, select.POLLIN, deadline)
             part = os.read(descriptor, size - len(data))
             if not part:
                 raise EOFError
             data += part
         return data
+
+
+def _wait(descriptor: int, event: int, deadline: float) -> None:
+    """Raises TimeoutError."""
+    poller = select.poll()
+    poller.register(descriptor, event)
+    if not poller.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
+        raise TimeoutError
 
 
 class _AnswerCache:

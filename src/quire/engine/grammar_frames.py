@@ -43,7 +43,11 @@ def read_frame(stream: IO[bytes]) -> bytes | None:
     return stream.read(LENGTH.unpack(head)[0])
 
 
-def write_frame(stream: IO[bytes], message: msgspec.Struct) -> None:
+def encode_frame(message: msgspec.Struct) -> bytes:
     data = msgspec.msgpack.encode(message)
-    stream.write(LENGTH.pack(len(data)) + data)
+    return LENGTH.pack(len(data)) + data
+
+
+def write_frame(stream: IO[bytes], message: msgspec.Struct) -> None:
+    stream.write(encode_frame(message))
     stream.flush()
