@@ -25,6 +25,7 @@ from quire.core.stats import EngineStats
 from quire.core.wire import (
     AbortRequest,
     AddRequest,
+    CallAnswer,
     EngineStatus,
     FromEngine,
     Hello,
@@ -60,7 +61,7 @@ def params(**fields: Any) -> SamplingParams:
 def run(model: Path, directory: Path, body: Body, executor: str = "null") -> None:
     """`body` with a face over sockets, the first of two clients; the service runs on a thread.
 
-    Afterwards no block is held.
+    Afterwards no block is held, no request is known, and no step seems to go on.
     """
     launched = launch(EngineConfig(model=str(model), num_blocks=100, num_threads=1, seed=1), executor)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -98,6 +99,9 @@ def run(model: Path, directory: Path, body: Body, executor: str = "null") -> Non
         os.close(engine_read)
     assert pool.num_held == 0
     assert not launched.client.engine.has_unfinished
+    assert not any(client.request_ids for client in service._clients)
+    assert 0 not in service._owners.values()
+    assert heartbeat.step_start_time is None
 
 
 async def last(llm: AsyncLLM, prompt: str, sampling: SamplingParams, **options: Any) -> RequestOutput:
@@ -244,7 +248,7 @@ def test_a_bad_frame_is_dropped_and_counted(tiny_llama: Path, tmp_path: Path) ->
 class FullOnce:
     """A client's socket that has no room for the first message of a kind, however long it is waited for."""
 
-    def __init__(self, socket: zmq.Socket[bytes], kind: type[StepOutputs | RequestRefused]) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], kind: type[FromEngine]) -> None:
         self._socket = socket
         self._kind = kind
         self._full = True
@@ -274,6 +278,63 @@ def test_who_read_too_late_to_hear_of_its_end_hears_of_that(
     run(tiny_llama, tmp_path, body)
 
 
+def test_an_answer_there_was_no_room_for_comes_later(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        service._clients[0].socket = FullOnce(service._clients[0].socket, CallAnswer)  # type: ignore[assignment]
+        assert await llm.reset_prefix_cache()
+        assert await llm.reset_prefix_cache()
+        assert not service._clients[0].owed
+
+    run(tiny_llama, tmp_path, body)
+
+
+def test_what_nobody_reads_is_not_computed(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        service._clients[0].socket = FullOnce(service._clients[0].socket, StepOutputs)  # type: ignore[assignment]
+        with pytest.raises(EngineDeadError, match="too far ahead"):
+            await last(llm, "abc", params(max_tokens=400))
+        while service._engine.has_unfinished:
+            await asyncio.sleep(0.01)
+        assert service._engine.steps.num_steps < 20, "it was computed to its end"
+
+    run(tiny_llama, tmp_path, body)
+
+
+def test_only_a_reader_with_requests_is_waited_for(tiny_llama: Path, tmp_path: Path) -> None:
+    waits: list[int] = []
+
+    class Full:
+        def send(self, frame: bytes, flags: int = 0) -> None:
+            raise zmq.Again
+
+        def poll(self, timeout: int, flags: int) -> int:
+            if timeout:
+                waits.append(timeout)
+            return 0
+
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        gone = service._clients[1]
+        gone.socket, socket = Full(), gone.socket  # type: ignore[assignment]
+        llm._connection._link.send(ResetPrefixCache(1, 0))  # type: ignore[attr-defined]
+        while not gone.owed:
+            await asyncio.sleep(0.01)
+        assert len((await last(llm, "abc", params())).outputs[0].token_ids) == 12
+        assert not waits
+        gone.socket = socket
+
+    run(tiny_llama, tmp_path, body)
+
+
+def test_samples_that_end_later_than_others_are_heard(tiny_llama: Path, tmp_path: Path) -> None:
+    async def body(llm: AsyncLLM, service: EngineService) -> None:
+        sampling = {"temperature": 1.0, "seed": 5, "stop_token_ids": list(range(0, 60, 5))}
+        samples = (await last(llm, "abc", params(n=4, max_tokens=60, **sampling))).outputs
+        assert all(sample.finish_reason for sample in samples)
+        assert len({len(sample.token_ids) for sample in samples}) > 1
+
+    run(tiny_llama, tmp_path, body, "uniproc")
+
+
 def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, tmp_path: Path) -> None:
     async def body(llm: AsyncLLM, service: EngineService) -> None:
         let_go = threading.Event()
@@ -289,7 +350,7 @@ def test_pending_requests_fail_when_the_connection_is_let_go(tiny_llama: Path, t
             await asyncio.to_thread(llm.shutdown)
             with pytest.raises(EngineDeadError):
                 [output async for output in stream]
-            service._engine.abort("0")
+            service._obey(AbortRequest(0, "0"))
         finally:
             let_go.set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -12,10 +13,12 @@ from small_tokenizers import byte_level_json, tokenizer_files
 from quire.engine.chat_template import render_chat
 from quire.engine.template_budget import TemplateBudget, TemplateLimitError
 from quire.engine.template_limits import TemplateLimits
+from quire.engine.template_sandbox import compile_template, render_template
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import ChatTemplateError
 
 LIMITS = TemplateLimits(seconds=0.2)
+MAX_PEAK_BYTES = 64 * 2**20
 LONG = "{% set a = 'a' * 100000 %}"
 REPEAT = "{% set ns = namespace(x=X) %}{% for i in range(90000) %}{% set ns.x = STEP %}{% endfor %}{{ ns.x }}"
 
@@ -55,6 +58,7 @@ RUNAWAYS = {
     "times": "{{ 'a' * 10 ** 10 }}",
     "times a list": "{{ 10 ** 9 * [0] }}",
     "power": "{{ 10 ** (10 ** 8) }}",
+    "power that is not that high": "{% set x = 10 ** 40000 %}",
     "squares": REPEAT.replace("X", "3").replace("STEP", "ns.x * ns.x"),
     "doubling ~": REPEAT.replace("X", "'a'").replace("STEP", "ns.x ~ ns.x"),
     "doubling +": REPEAT.replace("X", "'a'").replace("STEP", "ns.x + ns.x"),
@@ -73,6 +77,11 @@ RUNAWAYS = {
     "printf width": "{{ '%*d' % (10 ** 9, 1) }}",
     "format": "{{ '{:>999999999}'.format(1) }}",
     "format width": "{{ '{:>{w}}'.format(1, w=10 ** 9) }}",
+    "format values": LONG + "{{ ('{x}' * 1000).format(x=a) }}",
+    "printf values": LONG + "{{ ('%(x)s' * 1000) % {'x': a} }}",
+    "printf filter values": LONG + "{{ ('%(x)s' * 1000) | format(x=a) }}",
+    "zfill": "{{ '1'.zfill(10 ** 9) }}",
+    "rjust": "{{ 'a'.rjust(10 ** 9) }}",
     "replace": LONG + "{{ a.replace('a', a) }}",
     "replace filter": LONG + "{{ a | replace('a', a) }}",
     "replace nothing": LONG + "{{ a.replace('', a) }}",
@@ -84,6 +93,13 @@ RUNAWAYS = {
     "round": "{{ 1 | round(10 ** 9) }}",
     "sum of lists": "{{ ([[1]] * 10000) | sum(start=[]) }}",
     "json indent": "{{ range(99999) | list | tojson(indent=100000) }}",
+    "json separators": LONG + "{{ range(1000) | list | tojson(separators=(a, a)) }}",
+    "json escapes": "{% set a = 'é' * 2000000 %}{% set b = a | tojson(ensure_ascii=true) %}",
+    "time": "{{ strftime_now('%A' * 1000) }}",
+    "lipsum": "{{ lipsum(n=10 ** 9) }}",
+    "concatenation": LONG + "{{ " + "a ~ " * 1000 + "a }}",
+    "macro": LONG + "{% macro m() %}" + "{{ a }}" * 100 + "{% endmacro %}{% set b = m() %}",
+    "outputs": LONG + "{{ a }}" * 100,
     "deep nesting": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     "long chain": "{{ " + "1 + " * 5000 + "1 }}",
     "many ifs": "{% if 1 %}" * 500 + "{% endif %}" * 500,
@@ -106,8 +122,22 @@ def test_cve_2024_34359_nothing_outside_can_be_reached(template: str) -> None:
 @pytest.mark.parametrize("name", RUNAWAYS)
 @pytest.mark.timeout(60)
 def test_cve_2025_61620_a_runaway_is_stopped(name: str) -> None:
-    with pytest.raises(ChatTemplateError):
-        render(RUNAWAYS[name])
+    """It is refused before it has made what would be too large."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ChatTemplateError):
+            render(RUNAWAYS[name])
+        assert tracemalloc.get_traced_memory()[1] < MAX_PEAK_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_conversation_of_more_than_one_value_may_hold_is_refused() -> None:
+    template = compile_template("{{ messages | length }}")
+    size = LIMITS.max_size // 2
+    assert render_template(template, {"messages": ["a" * size]}, LIMITS) == "1"
+    with pytest.raises(TemplateLimitError):
+        render_template(template, {"messages": ["a" * size, "b" * size]}, LIMITS)
 
 
 def test_honest_work_of_some_size_is_done() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from fastapi import Request
 
+from quire.config import ServerConfig
 from quire.server.admission import Admission, DrainingError, OverloadedError
+from quire.server.serving import client_of, time_left
 
 
 def test_a_client_has_so_many_places_and_all_clients_have_so_many() -> None:
@@ -41,3 +47,25 @@ def test_who_is_in_stays_while_it_drains() -> None:
             pass
         assert admission.num_unfinished == 1
     assert admission.num_unfinished == 0
+
+
+def test_without_keys_none_that_a_client_makes_up_makes_it_another() -> None:
+    def client(header: bytes, address: str, **settings: Any) -> str:
+        state = SimpleNamespace(server=SimpleNamespace(config=ServerConfig(**settings)))
+        scope = {"type": "http", "app": SimpleNamespace(state=state), "client": (address, 1)}
+        return client_of(Request(scope | {"headers": [(b"x-api-key", header)]}))
+
+    assert client(b"a", "10.0.0.1") == client(b"b", "10.0.0.1")
+    assert client(b"a", "10.0.0.1") != client(b"a", "10.0.0.2")
+    with_keys = {"api_key": ("a", "b")}
+    assert client(b"a", "10.0.0.1", **with_keys) == client(b"a", "10.0.0.2", **with_keys)
+    assert client(b"a", "10.0.0.1", **with_keys) != client(b"b", "10.0.0.1", **with_keys)
+
+
+def test_of_two_times_the_nearer_counts_and_a_request_waits_once() -> None:
+    config = ServerConfig(queue_timeout=1, request_timeout=1e6)
+    arrival_time = time.monotonic() - 50
+    left, what = time_left(config, arrival_time, has_begun=False)
+    assert (left, "not started" in what) == (0, True)
+    left, what = time_left(config, arrival_time, has_begun=True)
+    assert (left != 0, "not finished" in what) == (True, True)

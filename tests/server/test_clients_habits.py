@@ -188,6 +188,8 @@ def test_every_answer_has_a_request_id(tiny_server: RunningServer) -> None:
     empty = tiny_server.http.post(CHAT, json={"messages": [USER], "max_tokens": 1}, headers={"X-Request-Id": ""})
     assert empty.headers["x-request-id"]
     assert f"client_id={empty.headers['x-request-id']}" in tiny_server.log()
+    both = {"messages": [USER], "max_tokens": 1, "request_id": "body"}
+    assert tiny_server.http.post(CHAT, json=both, headers={"X-Request-Id": "head"}).headers["x-request-id"] == "head"
     message = post(tiny_server, MESSAGES, messages=[USER]).headers
     assert message["request-id"] == message["x-request-id"]
 
@@ -214,3 +216,19 @@ def test_a_wrong_path_or_method_is_answered_in_a_sentence(tiny_server: RunningSe
     assert "/v1/chat/completions" in tiny_server.http.get("/openapi.json").json()["paths"]
     got = tiny_server.http.get("/v1/chat/completions")
     assert (got.status_code, got.json()["error"]["message"]) == (405, "This path takes POST only.")
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/ping", "/version"])
+def test_monitors_may_ask_with_head(tiny_server: RunningServer, path: str) -> None:
+    head = tiny_server.http.head(path)
+    got = tiny_server.http.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == got.headers["content-length"] == str(len(got.content))
+    posted = tiny_server.http.post(path)
+    assert (posted.status_code, posted.headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_other_paths_take_head_no_more_than_they_say(tiny_server: RunningServer) -> None:
+    for path, allowed in (("/v1/models", "GET"), (CHAT, "POST")):
+        answer = tiny_server.http.head(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)

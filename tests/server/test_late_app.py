@@ -56,6 +56,17 @@ def test_a_probe_is_answered_at_once_and_the_rest_when_the_app_is_there() -> Non
     asyncio.run(scenario())
 
 
+def test_a_probe_may_ask_with_head() -> None:
+    async def get_app() -> ASGIApp:
+        raise AssertionError
+
+    async def scenario() -> None:
+        async with over(get_app) as client:
+            assert (await client.head("/health/live")).status_code == 200
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("method", "path", "headers"),
     [

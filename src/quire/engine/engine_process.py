@@ -72,8 +72,8 @@ class Client:
 
     socket: zmq.Socket[bytes]
     request_ids: set[str]
-    dropped_ids: list[str] = field(default_factory=list)
-    """Of requests it must still be told of, once it reads again."""
+    owed: list[FromEngine] = field(default_factory=list)
+    """What it waits for and must still be told, once it reads again."""
 
 
 class EngineService:
@@ -151,7 +151,9 @@ class EngineService:
                 self._engine.finish_sample(request_id, index, stop_reason)
                 self._forget_finished(request_id)
             case ResetPrefixCache(client, call_id):
-                self._send(client, CallAnswer(call_id, self._engine.reset_prefix_cache()))
+                answer = CallAnswer(call_id, self._engine.reset_prefix_cache())
+                if not self._send(client, answer):
+                    self._clients[client].owed.append(answer)
             case Watch(client, enabled):
                 self._engine.view.set_watching(client, enabled)
 
@@ -164,7 +166,7 @@ class EngineService:
         except InvalidRequestError as error:
             value = error.value if isinstance(error.value, int | float | str) else None
             if not self._send(client, RequestRefused(request_id, str(error), error.field, value)):
-                self._clients[client].dropped_ids.append(request_id)
+                self._clients[client].owed.append(RequestsDropped([request_id]))
             return
         self._owners[request_id] = client
         self._clients[client].request_ids.add(request_id)
@@ -205,16 +207,15 @@ class EngineService:
             logger.warning(
                 "API process %d has gone, or reads no more: its %d requests are dropped.", client, len(request_ids)
             )
+            self._clients[client].owed.append(RequestsDropped(request_ids))
         for request_id in request_ids:
             self._engine.abort(request_id)
             self._forget(request_id)
-        self._clients[client].dropped_ids += request_ids
 
-    def _tell_of_dropped(self) -> None:
+    def _send_owed(self) -> None:
         for client in self._clients:
-            if client.dropped_ids and client.socket.poll(0, zmq.POLLOUT):
-                client.socket.send(self._outbound.encode(RequestsDropped(client.dropped_ids)))
-                client.dropped_ids = []
+            while client.owed and client.socket.poll(0, zmq.POLLOUT):
+                client.socket.send(self._outbound.encode(client.owed.pop(0)))
 
     def _forget_finished(self, request_id: str) -> None:
         if not self._engine.has_request(request_id):
@@ -230,7 +231,7 @@ class EngineService:
         now = time.monotonic()
         if now - self._stats_time >= STATS_INTERVAL_S or not self._engine.has_unfinished:
             self._stats_time = now
-            self._tell_of_dropped()
+            self._send_owed()
             self._heartbeat.stats = collect_stats(self._engine)
         if not self._engine.has_unfinished:
             self._show_view()

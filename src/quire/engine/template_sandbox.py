@@ -261,8 +261,8 @@ def _check_growth(name: str, subject: Any, args: Sequence[Any]) -> None:
         case "join":
             budget.check_size(sum(map(budget.size, subject)) + len(subject) * largest)
         case "replace":
-            text, old = str(subject), str(args[0])
-            budget.check_size(len(text) + (text.count(old) if old else len(text) + 1) * largest)
+            text = str(subject)
+            budget.check_size(len(text) + text.count(str(args[0])) * largest)
         case "format" | "str.format" | "format_map":
             if _has_wide_field(subject):
                 raise TemplateLimitError(

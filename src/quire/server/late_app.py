@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.config import ServerConfig
-from quire.server.access import Names
+from quire.server.access import PUBLIC_METHODS, Names
 
 LIVE_PATH = "/health/live"
 LIVE_BODY = b'{"status":"live"}'
@@ -34,7 +34,7 @@ class LateApp:
 
     def _is_plain_probe(self, scope: Scope) -> bool:
         """Whatever the application might refuse is left to it."""
-        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != LIVE_PATH:
+        if scope["type"] != "http" or scope["method"] not in PUBLIC_METHODS or scope["path"] != LIVE_PATH:
             return False
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) > 1 or any(name in JUDGED_HEADERS for name, _ in scope["headers"]):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from quire.config import ServerConfig
-from quire.server.access import Names, given_keys, is_own_origin, is_public, key_name
-from quire.server.protection import Gate
+from quire.server.access import KEY_NAME, Names, given_keys, is_own_origin, is_public, key_name
+from quire.server.protection import BodyLimit, Gate
 
 Headers = list[tuple[bytes, bytes]]
 HERE = (b"host", b"localhost:8000")
@@ -17,24 +20,38 @@ OWN = (b"origin", b"http://localhost:8000")
 FOREIGN = (b"origin", b"http://evil.example")
 
 
-def status(headers: Headers, **settings: Any) -> int:
-    """200: it got through."""
-    found: list[int] = []
+Layer = Callable[[ASGIApp], ASGIApp]
+
+
+def asked(layer: Layer, headers: Headers) -> tuple[dict[str, Any], int, bytes]:
+    """The scope, the status and the body; 200: it got through. Nothing of the request's body is read."""
+    sent: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        found.append(200)
+        await Response(status_code=200)(scope, receive, send)
 
     async def send(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            found.append(message["status"])
+        sent.append(message)
 
     async def receive() -> Any:
         raise AssertionError
 
     scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": headers}
-    asyncio.run(Gate(app, ServerConfig(**settings))(scope, receive, send))
-    (only,) = found
-    return only
+    asyncio.run(layer(app)(scope, receive, send))  # type: ignore[arg-type]
+    start, body = sent
+    return scope, start["status"], body["body"]
+
+
+def gate(**settings: Any) -> Layer:
+    return lambda app: Gate(app, ServerConfig(**settings))
+
+
+def limit(app: ASGIApp) -> ASGIApp:
+    return BodyLimit(app, max_size=10)
+
+
+def status(headers: Headers, **settings: Any) -> int:
+    return asked(gate(**settings), headers)[1]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +78,31 @@ def test_any_origin_is_all_that_any_origin_allows() -> None:
     assert status([HERE, FOREIGN], allowed_origin=("*",)) == 200
     assert status([(b"host", b"evil.example"), FOREIGN], allowed_origin=("*",)) == 403
     assert status([HERE, FOREIGN], allowed_origin=("http://other.example",)) == 403
+
+
+def test_who_was_let_in_has_the_name_of_the_key() -> None:
+    scope, *_ = asked(gate(api_key=("a", "b")), [HERE, (b"x-api-key", b"b")])
+    assert scope[KEY_NAME] == key_name(b"b")
+
+
+@pytest.mark.parametrize(
+    ("layer", "headers"),
+    [
+        (gate(), [(b"host", b"h" * 10_000)]),
+        (gate(), [HERE, (b"origin", b"http://" + b"o" * 10_000)]),
+        (limit, [(b"content-encoding", b"e" * 10_000)]),
+    ],
+    ids=["host", "origin", "encoding"],
+)
+def test_a_refusal_does_not_repeat_all_that_came(layer: Layer, headers: Headers) -> None:
+    _, code, body = asked(layer, headers)
+    assert code in (403, 415)
+    assert len(body) < 500
+
+
+def test_a_body_is_refused_by_its_head_unread() -> None:
+    assert asked(limit, [(b"content-length", b"11")])[1] == 413
+    assert asked(limit, [(b"content-length", b"10"), (b"content-encoding", b"Identity")])[1] == 200
 
 
 def test_names_have_no_case_and_those_with_a_port_have_that_port() -> None:

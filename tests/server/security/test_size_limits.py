@@ -55,6 +55,7 @@ def test_cve_2025_48956_bodies_are_413(guarded: OwnServer) -> None:
             declared = client.post("/v1/embeddings", content=body)
             chunked = client.post("/v1/embeddings", content=iter([body[: 2**19], body[2**19 :]]))
             assert (declared.status_code, chunked.status_code) == (status, status)
+            assert all("x-request-id" in answer.headers for answer in (declared, chunked))
         assert "1048576 bytes" in declared.json()["error"]["message"]
 
 

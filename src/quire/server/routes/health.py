@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 
 from quire import __version__
 from quire.engine.remote_engine import STILL_LOADING
@@ -56,6 +57,11 @@ async def health(request: Request) -> Response:
 @router.get("/version")
 async def version() -> dict[str, str]:
     return {"version": __version__}
+
+
+# Monitors ask with HEAD. Not as a second method of each route: the schema would name every operation twice.
+for route in [route for route in router.routes if isinstance(route, APIRoute)]:
+    router.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
 
 
 def _problem(state: ServerState) -> str | None:
