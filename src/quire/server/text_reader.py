@@ -133,8 +133,12 @@ class TextReader:
 
     def take_end_within(self, literal: str) -> bool:
         """Read what is left, if the text has ended within the literal."""
-        rest = self._text[self._at :]
-        if not (self._closed and literal.startswith(rest)):
+        # By its length first: of a long text what is left is not copied at each mark.
+        if (
+            not self._closed
+            or len(self._text) - self._at > len(literal)
+            or not literal.startswith(self._text[self._at :])
+        ):
             return False
         self._at = len(self._text)
         return True
