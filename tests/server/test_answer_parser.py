@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.engine.small_tokenizers import byte_level_json, tokenizer_files
-from tests.server.tools.samples import parse_in_pieces, tool_parser
+from tests.server.tools.samples import parse_in_pieces, read_whole, tool_parser
 
 from quire.engine.tokenizer import Tokenizer
 from quire.server.answer_events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
@@ -70,19 +70,19 @@ def test_without_parsers_text_is_content() -> None:
     parser = AnswerParser()
     assert parser.feed("a<tool") == [ContentDelta("a<tool")]
     assert parser.finish() == []
-    assert parser.parse_whole("").content is None
+    assert read_whole(parser, "").content is None
 
 
 def test_a_format_makes_parsers_for_requests() -> None:
     answer_format = format_of(QWEN3)
     assert answer_format.skips_special_tokens
-    answer = answer_format.parser(TOOLS, AUTO).parse_whole(TEXT)
+    answer = read_whole(answer_format.parser(TOOLS, AUTO), TEXT)
     assert answer.reasoning == "I need the time: <tool_call>."
     assert [call.name for call in answer.tool_calls] == ["now"]
-    inside = answer_format.parser(TOOLS, AUTO, starts_inside=True).parse_whole("so\n</think>ok")
+    inside = read_whole(answer_format.parser(TOOLS, AUTO, starts_inside=True), "so\n</think>ok")
     assert (inside.reasoning, inside.content) == ("so", "ok")
     for tools, choice in ((TOOLS, ToolChoice("none")), ((), NO_TOOLS)):
-        plain = answer_format.parser(tools, choice).parse_whole("<tool_call>")
+        plain = read_whole(answer_format.parser(tools, choice), "<tool_call>")
         assert plain.content == "<tool_call>"
 
 
@@ -91,7 +91,7 @@ def test_one_call_where_only_one_was_asked_for() -> None:
     text = '<tool_call>{"name": "now"}</tool_call>' * 2
     for choice, parallel, num_calls in ((AUTO, True, 2), (AUTO, False, 1), (ToolChoice("named", "now"), True, 1)):
         parser = answer_format.parser(TOOLS, choice, parallel=parallel)
-        assert len(parser.parse_whole(text).tool_calls) == num_calls
+        assert len(read_whole(parser, text).tool_calls) == num_calls
         assert parser.num_tool_calls > 0
 
 
@@ -100,7 +100,7 @@ def test_marks_that_are_special_tokens_must_be_shown_and_end_tokens_hidden() -> 
     assert not answer_format.skips_special_tokens
     assert answer_format.token_ids == {"[TOOL_CALLS]": FIRST_ADDED_ID}
     text = '[TOOL_CALLS][{"name": "now", "arguments": {}}]</s>'
-    answer = answer_format.parser(TOOLS, AUTO).parse_whole(text)
+    answer = read_whole(answer_format.parser(TOOLS, AUTO), text)
     assert (answer.content, len(answer.tool_calls)) == (None, 1)
     grammar = tool_constraint(TOOLS, ToolChoice("required"), answer_format.tools, token_ids=answer_format.token_ids)
     assert grammar is not None
@@ -125,7 +125,7 @@ def test_the_template_for_tools_decides() -> None:
 def test_names_override_the_template() -> None:
     none = format_of(QWEN3, tool_call_parser="none", reasoning_parser="none")
     assert none == AnswerFormat(None, None, QWEN3)
-    assert none.parser(TOOLS, AUTO).parse_whole(TEXT).content == TEXT
+    assert read_whole(none.parser(TOOLS, AUTO), TEXT).content == TEXT
     llama = format_of(QWEN3, tool_call_parser="llama3_json", reasoning_parser="none")
     text = json.dumps({"name": "now", "parameters": {}})
-    assert len(llama.parser(TOOLS, AUTO).parse_whole(text).tool_calls) == 1
+    assert len(read_whole(llama.parser(TOOLS, AUTO), text).tool_calls) == 1

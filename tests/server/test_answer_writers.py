@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, MutableMapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from tests.server.test_answer_parser import TEXT, tokenizer_with
+from tests.server.test_outputs import request_that_stays
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.errors import EngineDeadError
@@ -27,6 +28,7 @@ from quire.server.message_writer import MessageWriter
 from quire.server.reasoning.registry import REASONING_STYLES
 from quire.server.response_writer import ResponseWriter
 from quire.server.schemas.response_answers import ResponseAnswer
+from quire.server.sse import EventStream
 from quire.server.tools.definitions import ToolChoice, parse_tools
 from quire.server.tools.registry import TOOL_FORMATS
 
@@ -80,7 +82,7 @@ def response_writer(kept: list[ResponseAnswer] | None = None) -> ResponseWriter:
 
 
 def message_writer(max_tokens: int = 10_000) -> MessageWriter:
-    return MessageWriter(TOKENIZER, TURN, "m", max_tokens)
+    return MessageWriter(TURN, "m", max_tokens)
 
 
 def events_of(writer: BlockWriter, made: Sequence[RequestOutput]) -> list[dict[str, Any]]:
@@ -138,7 +140,7 @@ def test_response_events_are_what_openai_reads(text: str, finish_reason: str) ->
 
 
 def encode(writer: BlockWriter) -> bytes:
-    return msgspec.json.encode(writer.whole())
+    return msgspec.json.encode(writer.whole)
 
 
 def test_the_order_of_response_events() -> None:
@@ -160,8 +162,8 @@ def test_a_response_counts_its_tokens_and_is_kept_once_whole() -> None:
     events_of(writer, made[:-1])
     assert kept == []
     events_of(writer, made[-1:])
-    assert kept == [writer.whole()]
-    usage = writer.whole().usage
+    assert kept == [writer.whole]
+    usage = writer.whole.usage
     assert usage is not None
     assert (usage.input_tokens, usage.input_tokens_details.cached_tokens) == (6, 4)
     assert (usage.output_tokens, usage.total_tokens) == (len(SAID_TOO) + 1, len(SAID_TOO) + 7)
@@ -215,7 +217,7 @@ def test_why_a_message_stopped(
 ) -> None:
     writer = message_writer(max_tokens)
     events_of(writer, outputs(["text"], finish_reason, stop_reason))
-    assert (writer.whole().stop_reason, writer.whole().stop_sequence) == expected
+    assert (writer.whole.stop_reason, writer.whole.stop_sequence) == expected
 
 
 def test_arguments_cut_short_are_read_as_far_as_they_go() -> None:
@@ -232,7 +234,15 @@ async def _then_dies(made: Sequence[RequestOutput]) -> AsyncGenerator[RequestOut
 
 
 async def _collect(writer: BlockWriter, made: Sequence[RequestOutput]) -> list[bytes]:
-    return [chunk async for chunk in write_events(writer, _then_dies(made))]
+    request = request_that_stays()
+    sent: list[bytes] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message.get("body", b""))
+
+    response = await EventStream(write_events(writer, [_then_dies(made)]), fail=writer.fail).begin(request)
+    await response(request.scope, request.receive, send)
+    return [chunk for chunk in sent if chunk]
 
 
 def test_what_fails_on_the_way_is_the_last_event() -> None:

@@ -115,7 +115,7 @@ def test_a_failure_after_the_first_event_is_an_event() -> None:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        response = await EventStream.begin(request, events)
+        response = await EventStream(events).begin(request)
         await response(request.scope, request.receive, send)
         return sent
 
@@ -130,4 +130,4 @@ def test_a_failure_after_the_first_event_is_an_event() -> None:
 
 def test_a_failure_before_it_is_raised() -> None:
     with pytest.raises(InvalidRequestError):
-        asyncio.run(EventStream.begin(request_that_stays(), stream(InvalidRequestError("refused"))))
+        asyncio.run(EventStream(stream(InvalidRequestError("refused"))).begin(request_that_stays()))

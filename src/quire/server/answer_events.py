@@ -37,23 +37,6 @@ class ToolCallArguments:
 Event = ContentDelta | ReasoningDelta | ToolCallStart | ToolCallArguments
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    id: str
-    name: str
-    arguments: str
-    """JSON of an object; cut short where the model was cut short or wrote no JSON."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedAnswer:
-    """A whole answer; empty content or reasoning is None."""
-
-    content: str | None
-    reasoning: str | None
-    tool_calls: tuple[ToolCall, ...]
-
-
 def merge_events(events: Iterable[Event]) -> list[Event]:
     """The same with neighbouring deltas of one kind joined, and empty ones left out."""
     merged: list[Event] = []
@@ -70,24 +53,3 @@ def merge_events(events: Iterable[Event]) -> list[Event]:
 
 def _kind(event: Event) -> tuple[type, int]:
     return type(event), event.index if isinstance(event, ToolCallStart | ToolCallArguments) else 0
-
-
-def collect_answer(events: Iterable[Event]) -> ParsedAnswer:
-    """The whole answer that the events make."""
-    content: list[str] = []
-    reasoning: list[str] = []
-    starts: list[ToolCallStart] = []
-    arguments: list[list[str]] = []
-    for event in events:
-        match event:
-            case ContentDelta(text):
-                content.append(text)
-            case ReasoningDelta(text):
-                reasoning.append(text)
-            case ToolCallStart():
-                starts.append(event)
-                arguments.append([])
-            case ToolCallArguments(index, text):
-                arguments[index].append(text)
-    calls = [ToolCall(start.id, start.name, "".join(texts)) for start, texts in zip(starts, arguments, strict=True)]
-    return ParsedAnswer("".join(content) or None, "".join(reasoning) or None, tuple(calls))

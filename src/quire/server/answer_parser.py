@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire.engine.tokenizer import Tokenizer
-from quire.server.answer_events import ContentDelta, Event, ParsedAnswer, collect_answer, merge_events
+from quire.server.answer_events import ContentDelta, Event, merge_events
 from quire.server.reasoning.parser import ReasoningParser
 from quire.server.reasoning.registry import ReasoningStyle, choose_reasoning_style
 from quire.server.text_reader import Markers, Reading, TextReader, TextStage
@@ -40,8 +40,6 @@ class AnswerParser:
 
     def feed(self, text: str) -> list[Event]:
         """What the next piece of the text means, as far as it is sure."""
-        if not self._stages:
-            return [ContentDelta(text)] if text else []
         return _run(self._stages, [ContentDelta(text)])
 
     def finish(self) -> list[Event]:
@@ -55,10 +53,6 @@ class AnswerParser:
         """What the next piece means and, where the text ends with it, everything that was held back."""
         events = self.feed(text)
         return [*events, *self.finish()] if ends else events
-
-    def parse_whole(self, text: str) -> ParsedAnswer:
-        """The answer that a whole text is."""
-        return collect_answer(self.read(text, ends=True))
 
 
 def _run(stages: Sequence[TextStage], events: Iterable[Event]) -> list[Event]:

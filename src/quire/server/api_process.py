@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
 
 from quire.engine.parent_watch import LEAVE, leave_with_parent
@@ -139,18 +140,8 @@ def main() -> None:
     logger.setLevel(orders.log_level)
     leave_with_parent(orders.parent_fd, orders.directory)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    uvloop_factory = _loop_factory()
-    with asyncio.Runner(loop_factory=uvloop_factory) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(orders))
-
-
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one (not on Windows)."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.Loop
 
 
 if __name__ == "__main__":

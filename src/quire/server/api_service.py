@@ -36,10 +36,7 @@ class ApiService:
     """Made on the event loop. Raises InvalidRequestError for traces that cannot be sent."""
 
     def __init__(self, orders: ApiOrders) -> None:
-        self._connection = RemoteEngine(
-            EngineAddresses(orders.directory), orders.worker, orders.engine_fd, lambda: _read_files(orders)
-        )
-        self._state = _make_state(orders, self._connection)
+        self._state = _make_state(orders)
 
     def make_app(self) -> FastAPI:
         return make_app(self._state)
@@ -53,21 +50,23 @@ class ApiService:
         if admission.num_unfinished:
             logger.warning("%d requests did not finish in time; they fail.", admission.num_unfinished)
             # Their clients are told so, which takes a moment.
-            await asyncio.to_thread(self._connection.shutdown)
+            await asyncio.to_thread(self._state.connection.shutdown)
             await self._finish_requests(time.monotonic() + STOP_S)
 
     async def close(self) -> None:
         if self._state.tracer is not None:
             await asyncio.to_thread(self._state.tracer.shutdown)
-        self._connection.shutdown()
+        self._state.connection.shutdown()
 
     async def _finish_requests(self, deadline: float) -> None:
         while self._state.admission.num_unfinished and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 
 
-def _make_state(orders: ApiOrders, connection: RemoteEngine) -> ServerState:
+def _make_state(orders: ApiOrders) -> ServerState:
     config = orders.server
+    addresses = EngineAddresses(orders.directory)
+    connection = RemoteEngine(addresses, orders.worker, orders.engine_fd, lambda: _read_files(orders))
     model_name = config.served_model_name or orders.engine.model
     template = config.chat_template
     return ServerState(

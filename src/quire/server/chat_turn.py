@@ -98,42 +98,34 @@ class ChatTurn:
             starts_inside=self._opens_reasoning and not self.follows_shape,
         )
 
-    def constraint(self, otherwise: Mapping[str, Any] | None) -> StructuredOutputs | None:
-        """The grammar under which the model makes the calls it must make, or may make where its answer fits the JSON schema `otherwise`.
-        Raises InvalidRequestError."""
-        conversation, answer_format = self.conversation, self.answer_format
-        grammar = tool_constraint(
-            conversation.usable_tools,
-            conversation.choice,
-            answer_format.tools,
-            parallel=conversation.parallel,
-            reasoning=answer_format.reasoning,
-            starts_inside_reasoning=self._opens_reasoning,
-            token_ids=answer_format.token_ids,
-            otherwise=otherwise,
-        )
-        return None if grammar is None else StructuredOutputs(grammar=grammar)
-
     def structured(self, wanted: tuple[StructuredOutputs, str] | None) -> ChatTurn:
         """The turn with the shape that its answer must have. `wanted` is what the request asks for, and its field that does so.
 
         JSON is `wanted` of the text, so calls may come instead of it. Raises InvalidRequestError for another shape beside a call that must be made.
         """
-        schema = None if wanted is None else wanted[0].json_schema
-        constraint = self.constraint(schema)
-        if constraint is None:
-            if wanted is None:
-                return self
-            structure, field = wanted
-            return replace(self, structure=structure, structure_field=field, follows_shape=True)
-        if wanted is not None and schema is None:
+        conversation, answer_format, choice = self.conversation, self.answer_format, self.conversation.choice
+        structure, field = wanted or (None, None)
+        schema = None if structure is None else structure.json_schema
+        grammar = tool_constraint(
+            conversation.usable_tools,
+            choice,
+            answer_format.tools,
+            parallel=conversation.parallel,
+            reasoning=answer_format.reasoning,
+            starts_inside_reasoning=self._opens_reasoning,
+            token_ids=answer_format.token_ids,
+            otherwise=schema,
+        )
+        if grammar is None:
+            return replace(self, structure=structure, structure_field=field, follows_shape=structure is not None)
+        if structure is not None and schema is None:
             raise InvalidRequestError(
-                f"tool_choice demands a call and {wanted[1]} another shape, but an answer has one only; drop one of them.",
+                f"tool_choice demands a call and {field} another shape, but an answer has one only; drop one of them.",
                 field="tool_choice",
-                value=self.conversation.choice.name or self.conversation.choice.mode,
+                value=choice.name or choice.mode,
             )
-        field = "tools" if wanted is None or self.conversation.choice.forces_call else wanted[1]
-        return replace(self, structure=constraint, structure_field=field)
+        field = "tools" if field is None or choice.forces_call else field
+        return replace(self, structure=StructuredOutputs(grammar=grammar), structure_field=field)
 
 
 async def take_turn(state: ServerState, conversation: Conversation, *, must_fit: bool = False) -> ChatTurn:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 from msgspec import UNSET
 
 from quire.core.outputs import CompletionOutput, RequestOutput
@@ -13,10 +16,9 @@ from quire.server.answer_events import (
     ToolCallStart,
 )
 from quire.server.answer_parser import AnswerParser
-from quire.server.answering import AnswerWriter
 from quire.server.chat_turn import ChatTurn
+from quire.server.choices_writer import ChoicesWriter, new_frame
 from quire.server.logprobs import chat_logprobs, prompt_logprobs
-from quire.server.outputs import make_usage, new_frame
 from quire.server.schemas.answers import (
     AnswerMessage,
     ChatChoice,
@@ -25,40 +27,31 @@ from quire.server.schemas.answers import (
     ChatCompletion,
     ChatLogprobs,
     FunctionCall,
-    FunctionCallDelta,
     MessageDelta,
     MessageToolCall,
-    ToolCallDelta,
-    Usage,
 )
 from quire.server.schemas.chat import ChatCompletionRequest
-from quire.server.sse import DONE, event
+from quire.server.sse import event
 from quire.server.state import ServerState
 
 
-class ChatWriter(AnswerWriter):
-    """Of all samples of one request."""
+class ChatWriter(ChoicesWriter):
+    _chunk: ChatChunk
 
     def __init__(self, state: ServerState, body: ChatCompletionRequest, turn: ChatTurn) -> None:
-        self._tokenizer = state.llm.tokenizer
+        self._frame = new_frame(state, "chatcmpl")
+        super().__init__(state, body, ChatChunk(*self._frame, []))
         self._body = body
         self._turn = turn
         self._is_plain = not turn.reads_marks
-        self._frame = new_frame(state, "chatcmpl")
-        self._chunk = ChatChunk(*self._frame, [])
         self._parsers: dict[int, AnswerParser] = {}
         """Of each sample begun."""
-        options = body.stream_options
-        self._counts_always = bool(options and options.continuous_usage_stats)
-        self._counts_at_end = bool(options and options.include_usage)
-        self._num_tokens = 0
-        self._last: RequestOutput | None = None
 
-    def answer(self, output: RequestOutput) -> ChatCompletion:
-        num_tokens = sum(len(sample.token_ids) for sample in output.outputs)
-        answer = ChatCompletion(
-            *self._frame, [self._whole_choice(sample) for sample in output.outputs], make_usage([output], num_tokens)
-        )
+    def answer(self, outputs: Sequence[RequestOutput]) -> ChatCompletion:
+        (output,) = outputs
+        self._outputs[0] = output
+        self._num_tokens = sum(len(sample.token_ids) for sample in output.outputs)
+        answer = ChatCompletion(*self._frame, [self._whole_choice(sample) for sample in output.outputs], self._usage())
         if self._body.prompt_logprobs is not None:
             answer.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._body.prompt_logprobs)
         if self._body.return_token_ids:
@@ -66,27 +59,34 @@ class ChatWriter(AnswerWriter):
         return answer
 
     def _whole_choice(self, sample: CompletionOutput) -> ChatChoice:
-        answer = self._turn.parser().parse_whole(sample.text)
-        nothing = "" if self._is_plain else None
-        message = AnswerMessage(self._echoed() + (answer.content or "") or nothing)
-        if answer.reasoning is not None:
-            message.reasoning = message.reasoning_content = answer.reasoning
-        if answer.tool_calls:
-            message.tool_calls = [
-                MessageToolCall(call.id, FunctionCall(call.name, call.arguments)) for call in answer.tool_calls
-            ]
+        content, reasoning, calls = [self._echoed()], list[str](), list[MessageToolCall]()
+        for part in self._turn.parser().read(sample.text, ends=True):
+            match part:
+                case ContentDelta(text):
+                    content.append(text)
+                case ReasoningDelta(text):
+                    reasoning.append(text)
+                case ToolCallStart(id=call_id, name=name):
+                    calls.append(MessageToolCall(call_id, FunctionCall(name, "")))
+                case ToolCallArguments(index, text):
+                    calls[index].function.arguments += text
+        message = AnswerMessage("".join(content) or ("" if self._is_plain else None))
+        if reasoning:
+            message.reasoning = message.reasoning_content = "".join(reasoning)
+        if calls:
+            message.tool_calls = calls
         return ChatChoice(
             sample.index,
             message,
             self._logprobs(sample),
-            finish_reason(sample.finish_reason, len(answer.tool_calls)),
+            finish_reason(sample.finish_reason, len(calls)),
             sample.stop_reason,
             sample.token_ids if self._body.return_token_ids else UNSET,
         )
 
-    def write(self, output: RequestOutput) -> bytes:
-        self._last = output
+    def write(self, output: RequestOutput, number: int = 0) -> bytes:
         chunk = self._chunk
+        self._outputs[number] = output
         events: list[bytes] = []
         for sample in output.outputs:
             self._num_tokens += len(sample.token_ids)
@@ -102,17 +102,13 @@ class ChatWriter(AnswerWriter):
                 events.append(event(chunk))
         return events[0] if len(events) == 1 else b"".join(events)
 
-    def end(self) -> bytes:
-        if not self._counts_at_end:
-            return DONE
-        return event(ChatChunk(*self._frame, [], self._usage())) + DONE
-
     def _begin(self, index: int, output: RequestOutput) -> bytes:
         """The event that opens a sample's message."""
         self._parsers[index] = self._turn.parser()
-        chunk = ChatChunk(*self._frame, [ChatChunkChoice(index, MessageDelta("assistant", self._echoed()))])
-        if self._counts_at_end or self._counts_always:
-            self._chunk.usage = chunk.usage = self._usage() if self._counts_always else None
+        choice = ChatChunkChoice(index, MessageDelta("assistant", self._echoed()))
+        chunk = msgspec.structs.replace(self._chunk, choices=[choice])
+        if self._counts_always:
+            chunk.usage = self._usage()
         if self._body.return_token_ids:
             chunk.prompt_token_ids = output.prompt_token_ids
         return event(chunk)
@@ -144,9 +140,6 @@ class ChatWriter(AnswerWriter):
             return None
         return chat_logprobs(self._tokenizer, sample.logprobs or (), self._body.top_logprobs or 0)
 
-    def _usage(self) -> Usage:
-        return make_usage([] if self._last is None else [self._last], self._num_tokens)
-
     def _echoed(self) -> str:
         """What the answer goes on with, where the request wants it whole."""
         return self._turn.continued if self._body.echo else ""
@@ -163,7 +156,7 @@ def _delta(part: Event) -> MessageDelta:
         case ReasoningDelta(text):
             return MessageDelta(reasoning=text, reasoning_content=text)
         case ToolCallStart(index, call_id, name):
-            call = ToolCallDelta(index, FunctionCallDelta(name, ""), call_id, "function")
+            call = {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
             return MessageDelta(tool_calls=[call])
         case ToolCallArguments(index, text):
-            return MessageDelta(tool_calls=[ToolCallDelta(index, FunctionCallDelta(arguments=text))])
+            return MessageDelta(tool_calls=[{"index": index, "function": {"arguments": text}}])

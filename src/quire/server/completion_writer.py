@@ -8,59 +8,43 @@ import msgspec
 
 from quire.core.outputs import CompletionOutput, LogprobsAtPosition, RequestOutput
 from quire.core.sampling_params import SamplingParams
+from quire.server.choices_writer import ChoicesWriter, new_frame
 from quire.server.logprobs import CompletionLogprobsWriter, prompt_logprobs
-from quire.server.outputs import make_usage, new_frame
-from quire.server.schemas.answers import Completion, CompletionChoice, Usage
+from quire.server.schemas.answers import Completion, CompletionChoice
 from quire.server.schemas.completions import CompletionRequest
-from quire.server.sse import DONE, event
+from quire.server.sse import event
 from quire.server.state import ServerState
 
 
-class CompletionWriter:
-    """Writes the answer to one request, whole or in chunks."""
+class CompletionWriter(ChoicesWriter):
+    _chunk: Completion
 
     def __init__(self, state: ServerState, body: CompletionRequest, params: SamplingParams) -> None:
-        self._tokenizer = state.llm.tokenizer
+        super().__init__(state, body, Completion(*new_frame(state, "cmpl"), []))
         self._body = body
         self._params = params
         self._shows_output = body.max_tokens != 0
-        self._frame = Completion(*new_frame(state, "cmpl"), [])
-        options = body.stream_options
-        self._counts_always = bool(options and options.continuous_usage_stats)
-        self._counts_at_end = bool(options and options.include_usage)
         self._logprobs: dict[int, CompletionLogprobsWriter | None] = {}
         """Of each sample begun; None where none are wanted."""
-        self._outputs: dict[int, RequestOutput] = {}
-        self._num_tokens = 0
 
-    def whole(self, outputs: Sequence[RequestOutput]) -> Completion:
+    def answer(self, outputs: Sequence[RequestOutput]) -> Completion:
         choices = []
+        self._outputs = dict(enumerate(outputs))
         for number, output in enumerate(outputs):
             for sample in output.outputs:
                 choice = self._choice(number, output, sample)
                 if self._body.prompt_logprobs is not None:
                     choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, self._body.prompt_logprobs)
                 choices.append(choice)
-        return msgspec.structs.replace(self._frame, choices=choices, usage=make_usage(outputs, self._num_tokens))
+        return msgspec.structs.replace(self._chunk, choices=choices, usage=self._usage())
 
-    def chunk(self, number: int, output: RequestOutput) -> bytes:
-        """One event."""
+    def write(self, output: RequestOutput, number: int = 0) -> bytes:
         self._outputs[number] = output
-        frame = self._frame
-        frame.choices = [self._choice(number, output, sample) for sample in output.outputs]
+        chunk = self._chunk
+        chunk.choices = [self._choice(number, output, sample) for sample in output.outputs]
         if self._counts_always:
-            frame.usage = self._usage()
-        elif self._counts_at_end:
-            frame.usage = None
-        return event(frame)
-
-    def end(self) -> bytes:
-        if not self._counts_at_end:
-            return DONE
-        return event(msgspec.structs.replace(self._frame, choices=[], usage=self._usage())) + DONE
-
-    def _usage(self) -> Usage:
-        return make_usage(list(self._outputs.values()), self._num_tokens)
+            chunk.usage = self._usage()
+        return event(chunk)
 
     def _choice(self, number: int, output: RequestOutput, sample: CompletionOutput) -> CompletionChoice:
         index = number * self._params.n + sample.index

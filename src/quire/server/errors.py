@@ -120,9 +120,6 @@ class UnforeseenErrors:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         has_begun = False
 
         def note(message: Message) -> Awaitable[None]:

@@ -22,9 +22,6 @@ class HTTPMetrics:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         scope[ARRIVAL_TIME] = time.monotonic()
 
         def count(message: Message) -> Awaitable[None]:

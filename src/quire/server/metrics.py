@@ -18,7 +18,6 @@ from quire.server.request_record import RequestRecord
 from quire.server.supervisor import MULTIPROCESS_DIR
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-"""prometheus_client's own variable. Set by the supervisor, before the workers start, if there are several of them."""
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),

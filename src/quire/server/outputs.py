@@ -1,34 +1,16 @@
-"""Several streams of outputs as one, a stream of outputs as one output, and what OpenAI's answers say of them."""
+"""Several streams of outputs as one, and a stream of outputs as one output."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-import uuid
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
-from quire import __version__
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.core.sampling_params import OutputKind
-from quire.server.schemas.answers import PromptTokensDetails, Usage
-from quire.server.state import ServerState
-
-FINGERPRINT = f"quire-{__version__}"
 
 Item = TypeVar("Item")
-
-
-def new_frame(state: ServerState, kind: str) -> tuple[str, int, str, str]:
-    """id, created, model and system_fingerprint of an answer."""
-    return f"{kind}-{uuid.uuid4().hex}", int(time.time()), state.model_name, FINGERPRINT
-
-
-def output_kind(state: ServerState, stream: bool | None) -> OutputKind:
-    """A queue time-out must see the first token come, also where only the whole is wanted."""
-    return OutputKind.DELTA if stream or state.config.queue_timeout is not None else OutputKind.FINAL_ONLY
 
 
 async def collect(outputs: AsyncGenerator[RequestOutput, None]) -> RequestOutput:
@@ -96,7 +78,8 @@ async def gather_all(work: Sequence[Coroutine[None, None, Item]]) -> list[Item]:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(part) for part in work]
     except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        first = errors.exceptions[0]
+        raise first from first.__cause__
     return [task.result() for task in tasks]
 
 
@@ -113,14 +96,3 @@ async def _feed(
     except Exception as error:
         await queue.put(error)
     await queue.put(None)
-
-
-def make_usage(outputs: Sequence[RequestOutput], num_completion_tokens: int) -> Usage:
-    """One output of each prompt."""
-    num_prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-    return Usage(
-        prompt_tokens=num_prompt_tokens,
-        total_tokens=num_prompt_tokens + num_completion_tokens,
-        completion_tokens=num_completion_tokens,
-        prompt_tokens_details=PromptTokensDetails(sum(output.num_cached_tokens for output in outputs)),
-    )

@@ -103,11 +103,7 @@ class RequestIds:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get(REQUEST_ID)
-        if not given:
-            scope[MADE_REQUEST_ID] = made = f"req_{uuid.uuid4().hex}"
-            await self._app(scope, receive, _with_id(send, scope["path"], made, given=False))
-            return
+        given = Headers(scope=scope).get(REQUEST_ID, "")
         if len(given) > MAX_REQUEST_ID_LENGTH or not (given.isascii() and given.isprintable()):
             message = (
                 f"{REQUEST_ID} must be at most {MAX_REQUEST_ID_LENGTH} printable ASCII characters, got {len(given)} bytes;"
@@ -115,7 +111,10 @@ class RequestIds:
             )
             await _refuse(scope, 400, message, param=REQUEST_ID)(scope, receive, send)
             return
-        await self._app(scope, receive, _with_id(send, scope["path"], given, given=True))
+        request_id = given or f"req_{uuid.uuid4().hex}"
+        if not given:
+            scope[MADE_REQUEST_ID] = request_id
+        await self._app(scope, receive, _with_id(send, scope["path"], request_id, given=bool(given)))
 
 
 def _with_id(send: Send, path: str, request_id: str, *, given: bool) -> Send:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-
-import msgspec
 
 MAX_RESPONSES = 4096
 MAX_BYTES = 64 * 2**20
@@ -18,20 +16,17 @@ class StoredResponse:
 
     answer: bytes
     input_items: tuple[bytes, ...]
-    output_items: tuple[bytes, ...]
+    output_items: Mapping[str, bytes]
+    """By their ids."""
 
     @property
     def items(self) -> tuple[bytes, ...]:
-        return self.input_items + self.output_items
+        return (*self.input_items, *self.output_items.values())
 
     @property
     def num_bytes(self) -> int:
         """Items shared with earlier responses count here, too, so that the bound holds whichever of them go."""
         return len(self.answer) + sum(map(len, self.items))
-
-
-class _Identified(msgspec.Struct):
-    id: str
 
 
 class ResponseStore:
@@ -63,15 +58,14 @@ class ResponseStore:
             self._responses.move_to_end((owner, response_id))
         return response
 
-    def find_items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
-        """Those of the items that some answer kept here has, by their ids; the newest answers are looked at first."""
-        missing, found = set(item_ids), dict[str, bytes]()
-        for (of, _), response in reversed(self._responses.items()):
-            for item in response.output_items if missing and of == owner else ():
-                item_id = msgspec.json.decode(item, type=_Identified).id
-                if item_id in missing:
-                    missing.remove(item_id)
-                    found[item_id] = item
+    def find_items(self, owner: str, item_ids: Set[str]) -> dict[str, bytes]:
+        """Those of the items that some answer kept here has, by their ids; of the newest answer that has them."""
+        found: dict[str, bytes] = {}
+        for (of, _), response in self._responses.items() if item_ids else ():
+            if of == owner:
+                found |= {
+                    item_id: response.output_items[item_id] for item_id in item_ids & response.output_items.keys()
+                }
         return found
 
     def delete(self, owner: str, response_id: str) -> bool:

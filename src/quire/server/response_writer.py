@@ -5,36 +5,27 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
-from quire.core.outputs import CompletionOutput
+from quire.core.outputs import RequestOutput
 from quire.engine.tokenizer import Tokenizer
-from quire.server.answer_events import ToolCallStart
-from quire.server.block_writer import BlockKind, BlockWriter
+from quire.server.answer_events import Event, ReasoningDelta, ToolCallStart
+from quire.server.block_writer import BlockWriter
 from quire.server.chat_turn import ChatTurn
 from quire.server.errors import describe
 from quire.server.schemas.response_answers import (
-    ArgumentsDelta,
-    ArgumentsDone,
     IncompleteDetails,
     InputTokensDetails,
-    ItemEvent,
-    LifecycleEvent,
     OutputFunctionCall,
     OutputItem,
     OutputMessage,
     OutputReasoning,
     OutputText,
     OutputTokensDetails,
-    PartEvent,
     ReasoningText,
-    ReasoningTextDelta,
-    ReasoningTextDone,
     ResponseAnswer,
     ResponseError,
-    ResponseEvent,
     ResponseUsage,
-    TextDelta,
-    TextDone,
 )
 from quire.server.sse import event
 
@@ -46,7 +37,8 @@ def new_id(prefix: str) -> str:
 
 
 class ResponseWriter(BlockWriter):
-    """Each block is an output item. `keep`, if given, gets the response once it is whole."""
+    """Each block is an output item; messages and reasoning have one part. `keep`, if given, gets the response once it is
+    whole."""
 
     def __init__(
         self,
@@ -55,65 +47,62 @@ class ResponseWriter(BlockWriter):
         response: ResponseAnswer,
         keep: Callable[[ResponseAnswer], None] | None,
     ) -> None:
-        super().__init__(tokenizer, turn)
-        self._response = response
+        super().__init__(turn)
+        self._tokenizer = tokenizer
+        self.whole: ResponseAnswer = response
         self._keep = keep
         self._num_events = 0
 
-    def whole(self) -> ResponseAnswer:
-        return self._response
+    def begin(self, output: RequestOutput) -> None:
+        self._emit("response.created", response=self.whole)
+        self._emit("response.in_progress", response=self.whole)
 
-    def begin(self) -> None:
-        self._emit(LifecycleEvent(type="response.created", response=self._response))
-        self._emit(LifecycleEvent(type="response.in_progress", response=self._response))
-
-    def open_block(self, kind: BlockKind, call: ToolCallStart | None) -> None:
+    def open_block(self, part: Event) -> None:
         item: OutputItem = OutputMessage(new_id("msg"), "in_progress", [])
-        if call is not None:
-            item = OutputFunctionCall(new_id("fc"), "in_progress", call.id, call.name, "")
-        elif kind is BlockKind.REASONING:
+        if isinstance(part, ToolCallStart):
+            item = OutputFunctionCall(new_id("fc"), "in_progress", part.id, part.name, "")
+        elif isinstance(part, ReasoningDelta):
             item = OutputReasoning(new_id("rs"), "in_progress", [])
-        self._response.output.append(item)
-        self._emit(ItemEvent(type="response.output_item.added", output_index=self._index, item=item))
-        if kind is not BlockKind.CALL:
-            part = ReasoningText("") if kind is BlockKind.REASONING else OutputText("")
-            index = self._index
-            self._emit(PartEvent(type="response.content_part.added", item_id=item.id, output_index=index, part=part))
+        self.whole.output.append(item)
+        self._emit("response.output_item.added", output_index=self._index, item=item)
+        if not isinstance(item, OutputFunctionCall):
+            empty = ReasoningText("") if isinstance(item, OutputReasoning) else OutputText("")
+            self._emit_of_item("response.content_part.added", content_index=0, part=empty)
 
     @property
     def _index(self) -> int:
-        return len(self._response.output) - 1
+        return len(self.whole.output) - 1
 
     def extend_block(self, text: str) -> None:
-        match self._response.output[-1]:
-            case OutputFunctionCall(id=item_id):
-                self._emit(ArgumentsDelta(item_id=item_id, output_index=self._index, delta=text))
-            case OutputReasoning(id=item_id):
-                self._emit(ReasoningTextDelta(item_id=item_id, output_index=self._index, delta=text))
-            case OutputMessage(id=item_id):
-                self._emit(TextDelta(item_id=item_id, output_index=self._index, delta=text))
+        match self.whole.output[-1]:
+            case OutputFunctionCall():
+                self._emit_of_item("response.function_call_arguments.delta", delta=text)
+            case OutputReasoning():
+                self._emit_of_item("response.reasoning_text.delta", content_index=0, delta=text)
+            case OutputMessage():
+                self._emit_of_item("response.output_text.delta", content_index=0, delta=text, logprobs=[])
 
     def close_block(self, text: str, *, is_complete: bool) -> None:
-        item, index = self._response.output[-1], self._index
+        item = self.whole.output[-1]
         match item:
             case OutputFunctionCall():
                 item.arguments = text
-                self._emit(ArgumentsDone(item_id=item.id, output_index=index, arguments=text))
+                self._emit_of_item("response.function_call_arguments.done", arguments=text)
             case OutputReasoning():
                 item.content.append(ReasoningText(text))
-                self._emit(ReasoningTextDone(item_id=item.id, output_index=index, text=text))
+                self._emit_of_item("response.reasoning_text.done", content_index=0, text=text)
             case OutputMessage():
                 item.content.append(OutputText(text))
-                self._emit(TextDone(item_id=item.id, output_index=index, text=text))
+                self._emit_of_item("response.output_text.done", content_index=0, text=text, logprobs=[])
         if not isinstance(item, OutputFunctionCall):
-            part = item.content[0]
-            self._emit(PartEvent(type="response.content_part.done", item_id=item.id, output_index=index, part=part))
+            self._emit_of_item("response.content_part.done", content_index=0, part=item.content[0])
         item.status = "completed" if is_complete else "incomplete"
-        self._emit(ItemEvent(type="response.output_item.done", output_index=index, item=item))
+        self._emit("response.output_item.done", output_index=self._index, item=item)
 
-    def finish(self, sample: CompletionOutput) -> None:
-        response = self._response
-        response.usage = self._usage()
+    def finish(self, output: RequestOutput) -> None:
+        (sample,) = output.outputs
+        response = self.whole
+        response.usage = self._usage(output)
         if sample.finish_reason == "length":
             response.status = "incomplete"
             response.incomplete_details = IncompleteDetails()
@@ -122,26 +111,33 @@ class ResponseWriter(BlockWriter):
             response.completed_at = int(time.time())
         if self._keep is not None:
             self._keep(response)
-        self._emit(LifecycleEvent(type=f"response.{response.status}", response=response))
+        self._emit(f"response.{response.status}", response=response)
 
-    def report(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> bytes:
         status, body, _ = describe(error)
-        self._response.status = "failed"
-        self._response.error = ResponseError(ERROR_CODES.get(status, "server_error"), body.error.message)
-        self._emit(LifecycleEvent(type="response.failed", response=self._response))
+        self.whole.status = "failed"
+        self.whole.error = ResponseError(ERROR_CODES.get(status, "server_error"), body.error.message)
+        self._emit("response.failed", response=self.whole)
+        return self._take_events()
 
-    def _usage(self) -> ResponseUsage:
-        assert self.first is not None, "the answer has begun"
-        num_prompt_tokens = len(self.first.prompt_token_ids)
+    def _usage(self, output: RequestOutput) -> ResponseUsage:
+        num_prompt_tokens = len(output.prompt_token_ids)
+        # Counted from the text: which tokens made it is not known.
+        thoughts = [item.content[0].text for item in self.whole.output if isinstance(item, OutputReasoning)]
+        num_reasoning_tokens = len(self._tokenizer.encode("".join(thoughts), add_special_tokens=False))
         return ResponseUsage(
             num_prompt_tokens,
-            InputTokensDetails(self.first.num_cached_tokens),
+            InputTokensDetails(output.num_cached_tokens),
             self.num_tokens,
-            OutputTokensDetails(self.num_reasoning_tokens),
+            OutputTokensDetails(num_reasoning_tokens),
             num_prompt_tokens + self.num_tokens,
         )
 
-    def _emit(self, made: ResponseEvent) -> None:
-        made.sequence_number = self._num_events
+    def _emit_of_item(self, kind: str, **fields: Any) -> None:
+        """An event of the open item."""
+        self._emit(kind, item_id=self.whole.output[-1].id, output_index=self._index, **fields)
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        """Events are numbered from 0; the type of one is also its name."""
+        self._events.append(event({"type": kind, "sequence_number": self._num_events, **fields}, kind))
         self._num_events += 1
-        self._events.append(event(made, made.type))

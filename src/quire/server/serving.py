@@ -53,11 +53,10 @@ def origin_of(
 
     `request_id` is the client's name for a request that has none in its headers; without either it is known by the one that was made.
     """
-    route = request.scope.get("route")
     headers = request.headers
     return Origin(
         operation=operation,
-        route=getattr(route, "path", "unknown"),
+        route=request.scope["route"].path,
         client=client_of(request),
         tenant=tenant_of(request) + (f"/{user}" if user else ""),
         x_request_id=headers.get("x-request-id") or request_id or request.scope.get(MADE_REQUEST_ID),
@@ -92,13 +91,16 @@ async def generate(
     prompt: Prompt,
     params: SamplingParams,
     body: GenerationFields,
+    *,
+    field: str = "prompt",
+    of_several: bool = False,
 ) -> AsyncGenerator[RequestOutput, None]:
     """One prompt through the engine, admitted, timed and recorded. Closing the generator aborts the request.
 
-    `body`: for its priority and cache salt. No output has a sample that failed. Raises what `describe` in errors.py
-    knows.
+    `body`: for its priority and cache salt. `field`: which of the request's has the prompt, and whether it is `of_several`. No
+    output has a sample that failed. Raises what `describe` in errors.py knows.
     """
-    with recorded(state, origin) as record:
+    with prompt_named(field, of_several=of_several), recorded(state, origin) as record:
         record.n, record.max_tokens = params.n, params.max_tokens
         outputs = state.llm.generate(
             prompt, params, priority=body.priority or 0, cache_salt=body.cache_salt, tenant=origin.tenant
@@ -126,7 +128,7 @@ def prompt_named(field: str, *, of_several: bool = False) -> Iterator[None]:
     try:
         yield
     except InvalidRequestError as error:
-        if error.field not in ("prompt", "prompt_token_ids"):
+        if error.field != "prompt":
             raise
         message = f"{field}: {error}" if of_several else str(error)
         raise type(error)(message, field=field, value=error.value) from error
@@ -143,7 +145,11 @@ def recorded(state: ServerState, origin: Origin) -> Iterator[RequestRecord]:
             _note_failure(record, error)
             raise
         finally:
-            _close(state, record)
+            record.finished_time = time.monotonic()
+            state.metrics.observe_request(record)
+            log_request(record)
+            if state.tracer is not None:
+                state.tracer.trace(record)
 
 
 async def _within_limits(
@@ -211,14 +217,6 @@ def _note_failure(record: RequestRecord, error: BaseException) -> None:
         record.status = describe(error)[0]
         record.error = type(error).__name__
         record.finish_reason = None if isinstance(error, InvalidRequestError) else "error"
-
-
-def _close(state: ServerState, record: RequestRecord) -> None:
-    record.finished_time = time.monotonic()
-    state.metrics.observe_request(record)
-    log_request(record)
-    if state.tracer is not None:
-        state.tracer.trace(record)
 
 
 async def unless_client_leaves(receive: Receive, work: Awaitable[Result]) -> Result:

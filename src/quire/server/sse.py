@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -24,33 +24,38 @@ def event(data: object, name: str | None = None) -> bytes:
     return line if name is None else b"event: %b\n%b" % (name.encode(), line)
 
 
+def error_event(error: Exception) -> bytes:
+    return event(describe(error)[1])
+
+
 class EventStream(Response):
-    """`events` yields encoded events. An exception on the way becomes one last `error` event."""
+    """`events` yields encoded events. Of an exception on the way `fail` makes the last ones."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None, *, first: bytes = b""
+        self,
+        events: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str] | None = None,
+        fail: Callable[[Exception], bytes] = error_event,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._events = events
-        self._first = first
+        self._fail = fail
+        self._first = b""
 
-    @classmethod
-    async def begin(
-        cls, request: Request, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None
-    ) -> Self:
+    async def begin(self, request: Request) -> Self:
         """Waits for the first event, so that what fails before it is answered with a status of its own.
 
         Raises what `events` raises, and ClientGoneError.
         """
         try:
-            first = await unless_client_leaves(request.receive, anext(events))
+            self._first = await unless_client_leaves(request.receive, anext(self._events))
         except BaseException:
-            await events.aclose()
+            await self._events.aclose()
             raise
-        return cls(events, headers, first=first)
+        return self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -67,5 +72,5 @@ class EventStream(Response):
             async for chunk in self._events:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except Exception as error:
-            await send({"type": "http.response.body", "body": event(describe(error)[1]), "more_body": True})
+            await send({"type": "http.response.body", "body": self._fail(error), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

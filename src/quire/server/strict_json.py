@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
 
@@ -23,7 +23,7 @@ class StrictJSONRequest(Request):
 
 
 class StrictJSONRoute(APIRoute):
-    """For `APIRouter(route_class=...)`: what makes FastAPI read bodies that way."""
+    """What makes FastAPI read bodies that way."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -32,3 +32,8 @@ class StrictJSONRoute(APIRoute):
             return await handle(StrictJSONRequest(request.scope, request.receive))
 
         return read_strictly
+
+
+def json_router() -> APIRouter:
+    """For routes that read JSON, and write their answers themselves."""
+    return APIRouter(route_class=StrictJSONRoute, default_response_class=Response)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -17,8 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import Any
 
 from quire.config import EngineConfig, ServerConfig
@@ -38,30 +37,15 @@ IMPATIENCE_S = 0.5
 """The same after a second signal."""
 STOP_POLL_S = 0.02
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+"""prometheus_client's own variable. It reads it when it is imported, so it is set before the API processes start."""
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """numpy's others are of no use here, and as they start they spin on the cores that load the model."""
 
-
-class PortInUseError(QuireError):
-    """Somebody else listens there."""
-
-
-@dataclass(slots=True)
-class Child:
-    name: str
-    process: subprocess.Popen[bytes]
-
-    @property
-    def ended(self) -> bool:
-        return self.process.poll() is not None
-
-    def signal(self, number: int) -> None:
-        if not self.ended:
-            self.process.send_signal(number)
+Child = subprocess.Popen[bytes]
 
 
 def serve(engine: EngineConfig, server: ServerConfig, executor: str) -> int:
-    """Until a signal or a failure ends it; returns the exit code. Raises PortInUseError before anything is started."""
+    """Until a signal or a failure ends it; returns the exit code. Raises QuireError before anything is started."""
     with listen(server.host, server.port) as listener, private_directory() as directory:
         host, port = listener.getsockname()[:2]
         # A port that the system chose is told in any case: nothing else does.
@@ -93,7 +77,6 @@ class Supervisor:
         environment, num_workers = self._environment(), self._server.api_workers
         orders = {"directory": self._directory, "parent_fd": parent_read, "log_level": logger.getEffectiveLevel()}
         self._engine = _spawn(
-            "engine",
             "quire.engine.engine_process",
             orders | {"config": asdict(engine), "executor": executor, "num_clients": num_workers},
             (parent_read, engine_end),
@@ -103,7 +86,6 @@ class Supervisor:
         orders |= {"listener_fd": listener.fileno(), "engine_fd": engine_read}
         self._api = [
             _spawn(
-                f"API process {worker}",
                 "quire.server.api_process",
                 orders | {"worker": worker},
                 (parent_read, engine_read, listener.fileno()),
@@ -126,34 +108,32 @@ class Supervisor:
 
     def watch(self, wakeup: socket.socket) -> int:
         """Until a signal or a failure ends it; returns the exit code."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(wakeup, selectors.EVENT_READ)
-            while True:
-                selector.select(POLL_S)
-                _drain(wakeup)
-                if self._signals:
-                    logger.info(
-                        "Stopping: running requests get %g s to finish (--drain-timeout); another signal ends them at once.",
-                        self._server.drain_timeout,
-                    )
-                    return self._stop(0, self._server.drain_timeout)
-                if not self._told_ready and self._engine_was_ready():
-                    self._told_ready = True
-                    logger.info("Ready: %s", self._url)
-                code = self._check_children()
-                if code is not None:
-                    return code
+        while True:
+            with suppress(TimeoutError):
+                wakeup.recv(4096)
+            if self._signals:
+                logger.info(
+                    "Stopping: running requests get %g s to finish (--drain-timeout); another signal ends them at once.",
+                    self._server.drain_timeout,
+                )
+                return self._stop(0, self._server.drain_timeout)
+            if not self._told_ready and self._engine_was_ready():
+                self._told_ready = True
+                logger.info("Ready: %s", self._url)
+            code = self._check_children()
+            if code is not None:
+                return code
 
     def _check_children(self) -> int | None:
         """The exit code if the server cannot go on. An engine that is lost does not end it, once it was there: clients and
         probes get 503."""
-        lost = next((child for child in self._api if child.ended), None)
-        if lost is not None:
-            logger.error("%s ended with code %s; stopping.", lost.name, lost.process.returncode)
-            return self._stop(1, 0.0)
-        if self._engine.ended and not self._engine_was_lost:
+        for worker, process in enumerate(self._api):
+            if process.poll() is not None:
+                logger.error("API process %d ended with code %s; stopping.", worker, process.returncode)
+                return self._stop(1, 0.0)
+        code = self._engine.poll()
+        if code is not None and not self._engine_was_lost:
             self._engine_was_lost = True
-            code = self._engine.process.returncode
             if not self._engine_was_ready():
                 if code != 1:  # Else it has said why: the model is missing, damaged, unsupported or too large.
                     logger.error("The engine process ended with code %s before it was ready; stopping.", code)
@@ -171,28 +151,28 @@ class Supervisor:
         self._end(self._api, drain_s + STOP_GRACE_S, num_signals)
         self._end([self._engine], STOP_GRACE_S, num_signals)
         for child in (*self._api, self._engine):
-            child.process.wait()
+            child.wait()
         return code
 
     def _end(self, children: list[Child], patience_s: float, num_signals: int) -> None:
         """Ask them to, and kill those that have not done so in time. After more signals than `num_signals` there is hardly any."""
         for child in children:
-            child.signal(LEAVE)
+            child.send_signal(LEAVE)
         started = time.monotonic()
-        while not all(child.ended for child in children):
+        while any(child.poll() is None for child in children):
             if len(self._signals) > num_signals:
                 patience_s = min(patience_s, IMPATIENCE_S)
             if time.monotonic() - started > patience_s:
                 break
             time.sleep(STOP_POLL_S)
         for child in children:
-            child.signal(signal.SIGKILL)
+            child.kill()
 
     @contextmanager
     def catch_signals(self) -> Iterator[socket.socket]:
-        """Signals are noted and wake the selector; the socket is the end to read."""
+        """Signals are noted, and wake who reads the socket, which waits for POLL_S at most."""
         read_end, write_end = socket.socketpair()
-        read_end.setblocking(False)
+        read_end.settimeout(POLL_S)
         write_end.setblocking(False)
         signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
 
@@ -212,7 +192,7 @@ class Supervisor:
 
 @contextmanager
 def listen(host: str, port: int) -> Iterator[socket.socket]:
-    """A listening socket that children inherit. Raises PortInUseError, or QuireError for an address that is not ours."""
+    """A listening socket that children inherit. Raises QuireError for an address where others listen, or that is not ours."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -220,7 +200,7 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
             listener.bind((host, port))
             listener.listen(BACKLOG)
         except OSError as error:
-            raise PortInUseError(
+            raise QuireError(
                 f"Cannot listen on {host}:{port} ({in_words(error)}); stop what listens there, or choose another"
                 " --host or --port."
             ) from error
@@ -239,9 +219,7 @@ def private_directory() -> Iterator[str]:
         yield directory
 
 
-def _spawn(
-    name: str, module: str, orders: dict[str, Any], descriptors: tuple[int, ...], environment: dict[str, str]
-) -> Child:
+def _spawn(module: str, orders: dict[str, Any], descriptors: tuple[int, ...], environment: dict[str, str]) -> Child:
     """In a process group of its own: Ctrl-C reaches this process only, which passes it on in order."""
     process = subprocess.Popen(  # noqa: S603  (our own module; the orders go through stdin)
         [sys.executable, "-m", module],
@@ -253,12 +231,4 @@ def _spawn(
     assert process.stdin is not None
     process.stdin.write(json.dumps(orders).encode())
     process.stdin.close()
-    return Child(name, process)
-
-
-def _drain(wakeup: socket.socket) -> None:
-    try:
-        while wakeup.recv(4096):
-            continue
-    except BlockingIOError:
-        return
+    return process

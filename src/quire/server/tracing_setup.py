@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from importlib.util import find_spec
-from typing import Protocol, cast
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from quire.errors import InvalidRequestError
@@ -49,10 +48,10 @@ def make_tracer(endpoint: str | None) -> Tracer | None:
         return None
     check_endpoint(endpoint)
     try:
-        module = importlib.import_module("quire.server.tracing")
+        from quire.server.tracing import RequestTracer
     except ModuleNotFoundError as error:
         raise _missing(error.name, endpoint) from error
-    return cast(Tracer, module.RequestTracer(endpoint))
+    return RequestTracer(endpoint)
 
 
 def _missing(package: str | None, endpoint: str) -> InvalidRequestError:

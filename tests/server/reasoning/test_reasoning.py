@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.tools.samples import parse_in_pieces
+from tests.server.tools.samples import parse_in_pieces, read_whole
 
 from quire.errors import InvalidRequestError
 from quire.server.answer_events import ReasoningDelta
@@ -36,7 +36,7 @@ def test_samples_cut_anywhere(text: str, starts_inside: bool, reasoning: str | N
     def parser() -> AnswerParser:
         return AnswerParser(ReasoningParser(STYLE, starts_inside=starts_inside))
 
-    answer = parser().parse_whole(text)
+    answer = read_whole(parser(), text)
     assert (answer.reasoning, answer.content) == (reasoning, content)
     whole = parse_in_pieces(parser(), [text])
     assert parse_in_pieces(parser(), text) == whole

@@ -6,12 +6,62 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from quire.server.answer_events import ContentDelta, Event, ParsedAnswer, ToolCall, merge_events
+from quire.server.answer_events import (
+    ContentDelta,
+    Event,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallStart,
+    merge_events,
+)
 from quire.server.answer_parser import AnswerParser
 from quire.server.tools.parser import ToolParser
 from quire.server.tools.registry import TOOL_FORMATS
 
 TOOL_NAMES = ("weather", "now", "f-1")
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    id: str
+    name: str
+    arguments: str
+    """JSON of an object; cut short where the model was cut short or wrote no JSON."""
+
+
+@dataclass(frozen=True)
+class ParsedAnswer:
+    """A whole answer; empty content or reasoning is None."""
+
+    content: str | None
+    reasoning: str | None
+    tool_calls: tuple[ToolCall, ...]
+
+
+def collect_answer(events: Iterable[Event]) -> ParsedAnswer:
+    """The whole answer that the events make."""
+    content: list[str] = []
+    reasoning: list[str] = []
+    starts: list[ToolCallStart] = []
+    arguments: list[list[str]] = []
+    for event in events:
+        match event:
+            case ContentDelta(text):
+                content.append(text)
+            case ReasoningDelta(text):
+                reasoning.append(text)
+            case ToolCallStart():
+                starts.append(event)
+                arguments.append([])
+            case ToolCallArguments(index, text):
+                arguments[index].append(text)
+    calls = [ToolCall(start.id, start.name, "".join(texts)) for start, texts in zip(starts, arguments, strict=True)]
+    return ParsedAnswer("".join(content) or None, "".join(reasoning) or None, tuple(calls))
+
+
+def read_whole(parser: AnswerParser, text: str) -> ParsedAnswer:
+    """The answer that a whole text is."""
+    return collect_answer(parser.read(text, ends=True))
 
 
 @dataclass(frozen=True)
@@ -40,7 +90,7 @@ def parse_in_pieces(parser: ToolParser | AnswerParser, pieces: Iterable[str]) ->
 
 
 def parse_whole(tool_format: str, text: str) -> ParsedAnswer:
-    return AnswerParser(None, tool_parser(tool_format)).parse_whole(text)
+    return read_whole(AnswerParser(None, tool_parser(tool_format)), text)
 
 
 def content_only(text: str) -> list[Event]:

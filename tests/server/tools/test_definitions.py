@@ -43,7 +43,6 @@ def test_a_tool_without_parameters_takes_an_object() -> None:
 @pytest.mark.parametrize(
     ("tool", "field"),
     [
-        ("f", "tools[0]"),
         ({"type": "code_interpreter"}, "tools[0].type"),
         ({"type": ["function"], "function": {"name": "f"}}, "tools[0].type"),
         ({"function": {"name": "f"}}, "tools[0].type"),

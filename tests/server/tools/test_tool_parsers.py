@@ -12,10 +12,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.tools.samples import SAMPLES, Sample, content_only, parse_in_pieces, parse_whole, tool_parser
+from tests.server.tools.samples import (
+    SAMPLES,
+    Sample,
+    collect_answer,
+    content_only,
+    parse_in_pieces,
+    parse_whole,
+    tool_parser,
+)
 
 import quire.server.tools as package
-from quire.server.answer_events import ToolCallArguments, ToolCallStart, collect_answer, merge_events
+from quire.server.answer_events import ToolCallArguments, ToolCallStart, merge_events
 from quire.server.answer_parser import AnswerParser
 from quire.server.text_reader import Markers, TextReader
 from quire.server.tools.literals import MAX_DEPTH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from quire.server.answering import chat_params, respond
 from quire.server.chat_turn import take_turn, truncated
@@ -13,12 +13,12 @@ from quire.server.schemas.answers import ChatCompletion
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.openapi import answers
 from quire.server.serving import preparing, prompt_named, require_ready
-from quire.server.strict_json import StrictJSONRoute
+from quire.server.strict_json import json_router
 
-router = APIRouter(route_class=StrictJSONRoute)
+router = json_router()
 
 
-@router.post("/v1/chat/completions", responses=answers(ChatCompletion, streams=True), response_class=Response)
+@router.post("/v1/chat/completions", responses=answers(ChatCompletion, streams=True))
 async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
     state = await require_ready(request, body.model)
     body.check()
@@ -30,4 +30,5 @@ async def chat_completions(body: ChatCompletionRequest, request: Request) -> Res
     turn = turn.structured(body.wanted_structure())
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     params = chat_params(state, body, turn, max_tokens=max_tokens, logprobs=logprobs)
-    return await respond(request, body, turn, params, ChatWriter(state, body, turn), prompt_field="messages")
+    writer = ChatWriter(state, body, turn)
+    return await respond(request, body, {"messages": turn.prompt}, params, writer, structure_field=turn.structure_field)

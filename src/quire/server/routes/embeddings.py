@@ -9,9 +9,9 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from msgspec import UNSET
 
 from quire.config import ServerConfig
@@ -36,6 +36,7 @@ from quire.server.schemas.embeddings import (
     TextsRequest,
     TextsUsage,
 )
+from quire.server.schemas.fields import as_prompts
 from quire.server.schemas.openapi import answers
 from quire.server.serving import (
     json_response,
@@ -47,9 +48,9 @@ from quire.server.serving import (
     unless_client_leaves,
 )
 from quire.server.state import ServerState
-from quire.server.strict_json import StrictJSONRoute
+from quire.server.strict_json import json_router
 
-router = APIRouter(route_class=StrictJSONRoute)
+router = json_router()
 
 Encode = Callable[[Prompt], Coroutine[Any, Any, PoolingRequestOutput]]
 
@@ -57,7 +58,7 @@ MAX_TEXTS_IN_FLIGHT = 128
 """Of one request: enough to fill the engine's steps, few enough that others get their turn."""
 
 
-@router.post("/v1/embeddings", responses=answers(EmbeddingsAnswer), response_class=Response)
+@router.post("/v1/embeddings", responses=answers(EmbeddingsAnswer))
 async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     """One vector a text, in the texts' order."""
     params = PoolingParams(
@@ -65,7 +66,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
         dimensions=body.dimensions,
         truncate_prompt_tokens=body.truncate_prompt_tokens,
     )
-    texts = _as_prompts(body.input)
+    texts = as_prompts(body.input)
     state, outputs = await _encode(request, "embeddings", body, [("input", texts)], params)
     as_base64 = body.encoding_format == "base64"
     data = [
@@ -76,10 +77,10 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
 
 
 @router.post("/score", include_in_schema=False)
-@router.post("/v1/score", responses=answers(ScoreAnswer), response_class=Response)
+@router.post("/v1/score", responses=answers(ScoreAnswer))
 async def score(body: ScoreRequest, request: Request) -> Response:
     """How alike texts are: the cosine of their vectors, -1 to 1."""
-    first, second = _as_prompts(body.text_1), _as_prompts(body.text_2)
+    first, second = as_prompts(body.text_1), as_prompts(body.text_2)
     check_pairs(len(first), len(second))
     params = PoolingParams(normalize=True, truncate_prompt_tokens=body.truncate_prompt_tokens)
     state, outputs = await _encode(request, "score", body, [("text_1", first), ("text_2", second)], params)
@@ -90,7 +91,7 @@ async def score(body: ScoreRequest, request: Request) -> Response:
 
 @router.post("/rerank", include_in_schema=False)
 @router.post("/v2/rerank", include_in_schema=False)
-@router.post("/v1/rerank", responses=answers(RerankAnswer), response_class=Response)
+@router.post("/v1/rerank", responses=answers(RerankAnswer))
 async def rerank(body: RerankRequest, request: Request) -> Response:
     """The documents that are most like the query, by the cosine of their vectors."""
     documents = [item.text if isinstance(item, TextDocument) else item for item in body.documents]
@@ -123,6 +124,7 @@ async def _encode(
 async def _encode_recorded(
     state: ServerState, origin: Origin, encode: Encode, texts: list[tuple[str, Prompt]]
 ) -> list[PoolingRequestOutput]:
+    """In the texts' order; `texts` are named by the field they came in."""
     with recorded(state, origin) as record:
         outputs = await _encode_in_time(state.config, origin.arrival_time, encode, texts)
         record.request_id = outputs[0].request_id
@@ -136,45 +138,27 @@ async def _encode_recorded(
 async def _encode_in_time(
     config: ServerConfig, arrival_time: float, encode: Encode, texts: list[tuple[str, Prompt]]
 ) -> list[PoolingRequestOutput]:
+    outputs: dict[int, PoolingRequestOutput] = {}
+    unread = iter(enumerate(texts))
     left, what_is_late = time_left(config, arrival_time, has_begun=False)
 
-    def begin() -> None:
-        nonlocal what_is_late
-        if not timeout.expired():
-            left, what_is_late = time_left(config, arrival_time, has_begun=True)
-            timeout.reschedule(None if left is None else asyncio.get_running_loop().time() + left)
-
-    try:
-        async with asyncio.timeout(left) as timeout:
-            return await _encode_all(encode, texts, begin)
-    except TimeoutError as error:
-        raise RequestTimeoutError(f"{what_is_late}; send fewer texts at once, or try again later.") from error
-
-
-async def _encode_all(
-    encode: Encode, texts: list[tuple[str, Prompt]], begin: Callable[[], None]
-) -> list[PoolingRequestOutput]:
-    """In the texts' order; `texts` are named by the field they came in. Calls `begin` once the first is there."""
-    outputs: dict[int, PoolingRequestOutput] = {}
-    left = iter(enumerate(texts))
-
     async def work() -> None:
-        for index, (field, text) in left:
+        nonlocal what_is_late
+        for index, (field, text) in unread:
             with prompt_named(field, of_several=True):
                 output = await encode(text)
             vector_of(output)  # Raises if there is none, while the request's record is open.
             outputs[index] = output
-            if len(outputs) == 1:
-                begin()
+            if len(outputs) == 1 and not timeout.expired():
+                left, what_is_late = time_left(config, arrival_time, has_begun=True)
+                timeout.reschedule(None if left is None else asyncio.get_running_loop().time() + left)
 
-    await gather_all([work() for _ in range(min(MAX_TEXTS_IN_FLIGHT, len(texts)))])
+    try:
+        async with asyncio.timeout(left) as timeout:
+            await gather_all([work() for _ in range(min(MAX_TEXTS_IN_FLIGHT, len(texts)))])
+    except TimeoutError as error:
+        raise RequestTimeoutError(f"{what_is_late}; send fewer texts at once, or try again later.") from error
     return [outputs[index] for index in range(len(texts))]
-
-
-def _as_prompts(texts: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:
-    """A list of ids is one text."""
-    is_one = isinstance(texts, str) or isinstance(texts[0], int)
-    return [cast(Prompt, texts)] if is_one else list(cast(Sequence[Prompt], texts))
 
 
 def _base64(output: PoolingRequestOutput) -> str:

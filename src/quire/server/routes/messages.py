@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from quire.server.answering import chat_params, respond
 from quire.server.chat_turn import take_turn
@@ -11,25 +11,23 @@ from quire.server.schemas.message_answers import MessageAnswer, MessagesError, T
 from quire.server.schemas.messages import CountTokensRequest, MessagesRequest
 from quire.server.schemas.openapi import answers
 from quire.server.serving import json_response, preparing, prompt_named, require_ready
-from quire.server.strict_json import StrictJSONRoute
+from quire.server.strict_json import json_router
 
-router = APIRouter(route_class=StrictJSONRoute)
+router = json_router()
 
 
-@router.post(
-    "/v1/messages", responses=answers(MessageAnswer, streams=True, error=MessagesError), response_class=Response
-)
+@router.post("/v1/messages", responses=answers(MessageAnswer, streams=True, error=MessagesError))
 async def create_message(body: MessagesRequest, request: Request) -> Response:
     state = await require_ready(request, body.model)
     with preparing(request), prompt_named("messages"):
         turn = await take_turn(state, body.conversation(), must_fit=True)
     turn = turn.structured(body.wanted_structure())
     params = chat_params(state, body, turn, max_tokens=body.max_tokens, stop=body.stop_sequences or ())
-    writer = MessageWriter(state.llm.tokenizer, turn, state.model_name, body.max_tokens)
-    return await respond(request, body, turn, params, writer, prompt_field="messages")
+    writer = MessageWriter(turn, state.model_name, body.max_tokens)
+    return await respond(request, body, {"messages": turn.prompt}, params, writer, structure_field=turn.structure_field)
 
 
-@router.post("/v1/messages/count_tokens", responses=answers(TokenCount, error=MessagesError), response_class=Response)
+@router.post("/v1/messages/count_tokens", responses=answers(TokenCount, error=MessagesError))
 async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
     """All tokens of the prompt, cached or not."""
     state = await require_ready(request, body.model)

@@ -9,14 +9,14 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import HTTPException, Query, Request, Response
 
 from quire.errors import InvalidRequestError
 from quire.server.answering import chat_params, respond
 from quire.server.chat_turn import ChatTurn, Conversation, room_for_prompt, take_turn
 from quire.server.response_store import StoredResponse
 from quire.server.response_writer import ResponseWriter, new_id
-from quire.server.schemas.fields import MAX_NAME_LENGTH
+from quire.server.schemas.fields import MAX_NAME_LENGTH, template_kwargs
 from quire.server.schemas.openapi import answers
 from quire.server.schemas.response_answers import (
     DeletedResponse,
@@ -39,16 +39,16 @@ from quire.server.schemas.responses import (
 )
 from quire.server.serving import client_of, json_response, preparing, prompt_named, require_ready
 from quire.server.state import ServerState, server_state
-from quire.server.strict_json import StrictJSONRoute
+from quire.server.strict_json import json_router
 from quire.server.tools.definitions import parse_tool_choice, parse_tools
 
-router = APIRouter(route_class=StrictJSONRoute)
+router = json_router()
 
 ID_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 MAX_PAGE = 100
 
 
-@router.post("/v1/responses", responses=answers(ResponseAnswer, streams=True), response_class=Response)
+@router.post("/v1/responses", responses=answers(ResponseAnswer, streams=True))
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     state = await require_ready(request, body.model)
     body.check()
@@ -66,10 +66,10 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     keep = partial(_keep, state, owner, used) if stores else None
     response = _response(state, body, conversation, stores=stores)
     writer = ResponseWriter(state.llm.tokenizer, turn, response, keep)
-    return await respond(request, body, turn, params, writer, prompt_field="input")
+    return await respond(request, body, {"input": turn.prompt}, params, writer, structure_field=turn.structure_field)
 
 
-@router.post("/v1/responses/input_tokens", responses=answers(InputTokens), response_class=Response)
+@router.post("/v1/responses/input_tokens", responses=answers(InputTokens))
 async def count_input_tokens(body: ResponsesRequest, request: Request) -> Response:
     """Of the prompt that a response to the same body would answer, cached or not."""
     state = await require_ready(request, body.model)
@@ -81,7 +81,7 @@ async def count_input_tokens(body: ResponsesRequest, request: Request) -> Respon
     return json_response(InputTokens(len(turn.token_ids)))
 
 
-@router.get("/v1/responses/{response_id}", responses=answers(ResponseAnswer), response_class=Response)
+@router.get("/v1/responses/{response_id}", responses=answers(ResponseAnswer))
 async def get_response(
     response_id: str, request: Request, stream: Annotated[bool, Query(include_in_schema=False)] = False
 ) -> Response:
@@ -92,14 +92,14 @@ async def get_response(
     return Response(_stored(request, response_id).answer, media_type="application/json")
 
 
-@router.delete("/v1/responses/{response_id}", responses=answers(DeletedResponse), response_class=Response)
+@router.delete("/v1/responses/{response_id}", responses=answers(DeletedResponse))
 async def delete_response(response_id: str, request: Request) -> Response:
     _stored(request, response_id)
     server_state(request).responses.delete(_owner(request), response_id)
     return json_response(DeletedResponse(response_id))
 
 
-@router.get("/v1/responses/{response_id}/input_items", responses=answers(InputItems), response_class=Response)
+@router.get("/v1/responses/{response_id}/input_items", responses=answers(InputItems))
 async def list_input_items(
     response_id: str,
     request: Request,
@@ -194,19 +194,20 @@ def _stored(request: Request, response_id: str) -> StoredResponse:
 
 
 def _keep(state: ServerState, owner: str, used: tuple[bytes, ...], response: ResponseAnswer) -> None:
-    made = tuple(msgspec.json.encode(item) for item in response.output)
+    made = {item.id: msgspec.json.encode(item) for item in response.output}
     state.responses.put(owner, response.id, StoredResponse(msgspec.json.encode(response), used, made))
 
 
 def _conversation(body: ResponsesRequest, history: Sequence[bytes], items: Sequence[Item]) -> Conversation:
     earlier = [KEPT_ITEM.validate_json(item) for item in history]
     tools = parse_tools(body.tools, functions_only=True)
+    effort = None if body.reasoning is None else body.reasoning.effort
     return Conversation(
         messages=as_messages(body.instructions, [*earlier, *items]),
         tools=tools,
         choice=parse_tool_choice(body.tool_choice, tools),
         parallel=body.parallel_tool_calls is not False,
-        chat_template_kwargs=body.template_kwargs,
+        chat_template_kwargs=template_kwargs(effort, body.chat_template_kwargs),
     )
 
 

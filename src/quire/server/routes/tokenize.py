@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import Field
 
 from quire.engine.tokenizer import Tokenizer
@@ -16,9 +16,9 @@ from quire.server.schemas.fields import Name, OneOf, RequestBody, TokenId
 from quire.server.schemas.openapi import answers
 from quire.server.serving import json_response, preparing, require_ready
 from quire.server.state import ServerState
-from quire.server.strict_json import StrictJSONRoute
+from quire.server.strict_json import json_router
 
-router = APIRouter(route_class=StrictJSONRoute)
+router = json_router()
 
 
 class TokenizeTextRequest(RequestBody):
@@ -39,8 +39,7 @@ class DetokenizeRequest(RequestBody):
 
 
 def _kind(body: Any) -> str:
-    is_chat = "messages" in body if isinstance(body, dict) else isinstance(body, TokenizeChatRequest)
-    return "chat" if is_chat else "text"
+    return "chat" if isinstance(body, dict) and "messages" in body else "text"
 
 
 TokenizeRequest = Annotated[
@@ -48,7 +47,7 @@ TokenizeRequest = Annotated[
 ]
 
 
-@router.post("/tokenize", responses=answers(TokenizeAnswer), response_class=Response)
+@router.post("/tokenize", responses=answers(TokenizeAnswer))
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """The token ids of a text or of a conversation, as a completion of it would begin."""
     state = await require_ready(request, body.model)
@@ -62,7 +61,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     return json_response(TokenizeAnswer(len(ids), state.llm.info.max_model_len, ids, texts))
 
 
-@router.post("/detokenize", responses=answers(DetokenizeAnswer), response_class=Response)
+@router.post("/detokenize", responses=answers(DetokenizeAnswer))
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """The text of token ids, special ones included; bytes that are no UTF-8 become U+FFFD."""
     state = await require_ready(request, body.model)

@@ -10,10 +10,9 @@ import msgspec
 from fastapi import APIRouter, HTTPException, Request, Response
 from prometheus_client import CollectorRegistry
 
-from quire.errors import EngineDeadError
+from quire.server.errors import describe
 from quire.server.sse import EventStream, event
 from quire.server.state import ServerState, server_state
-from quire.server.view_hub import Watcher
 
 router = APIRouter()
 
@@ -46,36 +45,34 @@ async def engine_view(request: Request) -> Response:
     state.connection.check_alive()
     if state.view.num_watchers >= MAX_WATCHERS:
         raise HTTPException(429, f"{MAX_WATCHERS} readers watch this server already; close one.", {"Retry-After": "5"})
-    return EventStream(events(state))
+    return EventStream(_live_events(state), fail=_failure)
 
 
-async def events(state: ServerState) -> AsyncGenerator[bytes, None]:
-    """Server-sent events, at most a little over `HEARTBEAT_S` apart."""
-    try:
-        with state.view.watching() as watcher:
-            async for item in _live_events(state, watcher):
-                yield item
-    except EngineDeadError as error:
-        yield event({"message": str(error)}, "error")
+async def _live_events(state: ServerState) -> AsyncGenerator[bytes, None]:
+    """At most a little over `HEARTBEAT_S` apart. A server that drained does not wait for those who watch.
 
-
-async def _live_events(state: ServerState, watcher: Watcher) -> AsyncGenerator[bytes, None]:
-    """A server that drained does not wait for those who watch. Raises EngineDeadError when there is nothing to see."""
+    Raises EngineDeadError when there is nothing to see any more.
+    """
     loop = asyncio.get_running_loop()
     latencies: dict[str, Histogram] | None = None
     latencies_due = 0.0
-    while not state.admission.draining or state.admission.num_unfinished:
-        state.connection.check_alive()
-        try:
-            yield event(msgspec.Raw(await asyncio.wait_for(watcher.next(), HEARTBEAT_S)), "view")
-        except TimeoutError:
-            yield b": nothing changed\n\n"
-        if loop.time() >= latencies_due:
-            latencies_due = loop.time() + HEARTBEAT_S
-            newest = await asyncio.to_thread(read_latencies, state.metrics.whole(), state.metrics.namespace)
-            if newest != latencies:
-                latencies = newest
-                yield event(latencies, "latency")
+    with state.view.watching() as watcher:
+        while not state.admission.draining or state.admission.num_unfinished:
+            state.connection.check_alive()
+            try:
+                yield event(msgspec.Raw(await asyncio.wait_for(watcher.next(), HEARTBEAT_S)), "view")
+            except TimeoutError:
+                yield b": nothing changed\n\n"
+            if loop.time() >= latencies_due:
+                latencies_due = loop.time() + HEARTBEAT_S
+                newest = await asyncio.to_thread(read_latencies, state.metrics.whole(), state.metrics.namespace)
+                if newest != latencies:
+                    latencies = newest
+                    yield event(latencies, "latency")
+
+
+def _failure(error: Exception) -> bytes:
+    return event({"message": describe(error)[1].error.message}, "error")
 
 
 def read_latencies(registry: CollectorRegistry, namespace: str) -> dict[str, Histogram]:

@@ -5,7 +5,7 @@ A field that is UNSET is left out; one that is None is sent as null.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -122,26 +122,12 @@ class ChatCompletion(Frame):
     object: Literal["chat.completion"] = "chat.completion"
 
 
-class FunctionCallDelta(Struct):
-    name: str | UnsetType = UNSET
-    arguments: str | UnsetType = UNSET
-
-
-class ToolCallDelta(Struct):
-    """`id`, `type` and the name come with the first delta of a call."""
-
-    index: int
-    function: FunctionCallDelta
-    id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
-
-
 class MessageDelta(Struct):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct):

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from quire.errors import InvalidRequestError
 from quire.server.chat_turn import Conversation
 from quire.server.schemas.fields import (
-    MAX_TOKENS,
+    NumTokens,
     ReasoningEffort,
     RequestBody,
     TextOrObject,
@@ -36,9 +36,6 @@ class Message(RequestBody):
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
-    def as_template_input(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True)
-
 
 class TemplateFields(RequestBody):
     """How a conversation becomes a prompt; /tokenize takes the same."""
@@ -62,7 +59,7 @@ class TemplateFields(RequestBody):
         """Raises InvalidRequestError for tools that break a rule."""
         tools = parse_tools(self.tools)
         return Conversation(
-            messages=[message.as_template_input() for message in self.messages],
+            messages=[message.model_dump(exclude_unset=True) for message in self.messages],
             tools=tools,
             choice=parse_tool_choice(self.tool_choice, tools),
             parallel=parallel,
@@ -76,10 +73,8 @@ class TemplateFields(RequestBody):
 
 
 class ChatCompletionRequest(TemplateFields, SamplingFields):
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
-        None, description="The older name of max_completion_tokens."
-    )
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
+    max_tokens: NumTokens | None = Field(None, description="The older name of max_completion_tokens.")
+    max_completion_tokens: NumTokens | None = Field(
         None, description="The rest of the context if null; more than fits is cut to what fits."
     )
     logprobs: bool | None = None

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from quire.errors import InvalidRequestError
-from quire.server.schemas.fields import MAX_TOKENS, TokenId, one_or_more_prompts
+from quire.server.schemas.fields import MAX_TOKENS, ONE_OR_MORE_PROMPTS, TokenId, as_prompts
 from quire.server.schemas.sampling import MAX_CHOICES, Logprobs, SamplingFields, unsupported
 
 DEFAULT_MAX_TOKENS = 16
@@ -23,7 +23,7 @@ ListsOfTokenIds = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_P
 
 
 class CompletionRequest(SamplingFields):
-    prompt: Annotated[str | Texts | TokenIds | ListsOfTokenIds, one_or_more_prompts()]
+    prompt: Annotated[str | Texts | TokenIds | ListsOfTokenIds, ONE_OR_MORE_PROMPTS]
     max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = Field(
         None, description="16 if null; more than fits is cut to what fits. 0 only with echo: nothing is generated."
     )
@@ -33,10 +33,7 @@ class CompletionRequest(SamplingFields):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """One or more; a list of ids is one."""
-        several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
-        prompts: list[str | list[int]] = self.prompt if several else [self.prompt]  # type: ignore[assignment, list-item]
-        return prompts
+        return as_prompts(self.prompt)
 
     def check(self) -> None:
         super().check()

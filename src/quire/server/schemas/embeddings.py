@@ -8,12 +8,12 @@ from msgspec import UNSET, Struct, UnsetType
 from pydantic import Field
 
 from quire.server.schemas.fields import (
+    ONE_OR_MORE_PROMPTS,
+    ONE_OR_MORE_TEXTS,
     Name,
     Priority,
     RequestBody,
     TokenId,
-    one_or_more_prompts,
-    one_or_more_texts,
     text_or_object,
 )
 
@@ -27,8 +27,8 @@ Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKEN_IDS)]
 ListsOfTokenIds = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_TEXTS)]
-Input = Annotated[Text | Texts | TokenIds | ListsOfTokenIds, one_or_more_prompts()]
-OneOrMoreTexts = Annotated[Text | Texts, one_or_more_texts()]
+Input = Annotated[Text | Texts | TokenIds | ListsOfTokenIds, ONE_OR_MORE_PROMPTS]
+OneOrMoreTexts = Annotated[Text | Texts, ONE_OR_MORE_TEXTS]
 
 
 class TextsRequest(RequestBody):

@@ -127,21 +127,26 @@ def _kind_of(value: object) -> str | None:
     return kinds.get(type(value))
 
 
-def one_or_more_texts() -> OneOf:
-    return OneOf("a text or a list of texts, and no empty list", _form_of_prompt, ("text", "texts"))
-
-
-def one_or_more_prompts() -> OneOf:
-    rule = "a text, a list of texts, a list of token ids, or a list of such lists, and no empty list"
-    return OneOf(rule, _form_of_prompt, ("text", "texts", "ids", "lists"))
-
-
 def _form_of_prompt(value: Any) -> str | None:
     if isinstance(value, str):
         return "text"
     if not isinstance(value, list) or not value:
         return None
     return {str: "texts", int: "ids", list: "lists"}.get(type(value[0]))
+
+
+def as_prompts(value: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    """One or more; a list of ids is one."""
+    is_one = isinstance(value, str) or isinstance(value[0], int)
+    return [value] if is_one else list(value)  # type: ignore[list-item, arg-type]
+
+
+ONE_OR_MORE_TEXTS = OneOf("a text or a list of texts, and no empty list", _form_of_prompt, ("text", "texts"))
+ONE_OR_MORE_PROMPTS = OneOf(
+    "a text, a list of texts, a list of token ids, or a list of such lists, and no empty list",
+    _form_of_prompt,
+    ("text", "texts", "ids", "lists"),
+)
 
 
 @dataclass(frozen=True)
@@ -189,7 +194,9 @@ def _literals(annotation: Any) -> Iterator[str]:
 
 
 Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH)]
+Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 TextOrObject = Annotated[str | dict[str, Any], text_or_object("a text or an object")]
+NumTokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Priority = Annotated[
     int,

@@ -1,4 +1,4 @@
-"""The answers of /v1/messages: the message, its blocks, and the events that tell of them."""
+"""The answers of /v1/messages: the message and its blocks. The events that tell of them are made in message_writer.py."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 
-class Block(Struct, tag_field="type"):
-    """One of those below."""
-
-
-class TextBlock(Block, tag="text"):
+class TextBlock(Struct, tag_field="type", tag="text"):
     text: str = ""
 
 
-class ThinkingBlock(Block, tag="thinking"):
+class ThinkingBlock(Struct, tag_field="type", tag="thinking"):
     """Thinking is not signed: this server takes it back as it is."""
 
     thinking: str = ""
     signature: str = ""
 
 
-class ToolUseBlock(Block, tag="tool_use"):
+class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
     id: str
     name: str
     input: dict[str, Any] = field(default_factory=dict)
@@ -61,67 +57,3 @@ class MessagesError(Struct):
 
 class TokenCount(Struct):
     input_tokens: int
-
-
-class MessageEvent(Struct, kw_only=True, tag_field="type"):
-    """The type is also the name of the server-sent event."""
-
-    @property
-    def event_name(self) -> str:
-        return str(self.__struct_config__.tag)
-
-
-class MessageStart(MessageEvent, tag="message_start"):
-    message: MessageAnswer
-
-
-class Ping(MessageEvent, tag="ping"):
-    """Says nothing; clients expect to meet one."""
-
-
-class BlockStart(MessageEvent, tag="content_block_start"):
-    index: int
-    content_block: Block
-
-
-class BlockDeltaBody(Struct, tag_field="type"):
-    """One of those below."""
-
-
-class TextDelta(BlockDeltaBody, tag="text_delta"):
-    text: str
-
-
-class ThinkingDelta(BlockDeltaBody, tag="thinking_delta"):
-    thinking: str
-
-
-class SignatureDelta(BlockDeltaBody, tag="signature_delta"):
-    signature: str = ""
-
-
-class InputJSONDelta(BlockDeltaBody, tag="input_json_delta"):
-    partial_json: str
-
-
-class BlockDelta(MessageEvent, tag="content_block_delta"):
-    index: int
-    delta: BlockDeltaBody
-
-
-class BlockStop(MessageEvent, tag="content_block_stop"):
-    index: int
-
-
-class StopDelta(Struct):
-    stop_reason: str | None
-    stop_sequence: str | None
-
-
-class MessageDelta(MessageEvent, tag="message_delta"):
-    delta: StopDelta
-    usage: MessagesUsage
-
-
-class MessageStop(MessageEvent, tag="message_stop"):
-    """The last."""

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from quire.core.structured_outputs import StructuredOutputs
 from quire.errors import InvalidRequestError
 from quire.server.chat_turn import Conversation
 from quire.server.schemas.fields import (
-    MAX_NAME_LENGTH,
     MAX_TOKENS,
+    Id,
     Name,
+    NumTokens,
     OfType,
     RequestBody,
     TextOrObject,
@@ -23,15 +23,14 @@ from quire.server.schemas.sampling import (
     MAX_STOP_STRINGS,
     GenerationFields,
     StopString,
-    structure_named,
+    Structure,
+    structure,
     unsupported,
 )
 from quire.server.tools.definitions import parse_tool_choice, parse_tools
 
 MAX_MESSAGES = 4096
 MAX_BLOCKS = 1024
-
-Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 
 
 class TextBlock(RequestBody):
@@ -179,19 +178,16 @@ class CountTokensRequest(GenerationFields):
                 messages += _other_messages(message.role, message.content, f"messages.{index}.content")
         return messages
 
-    def wanted_structure(self) -> tuple[StructuredOutputs, str] | None:
-        """The shape that the text must have, and the field that says so. Raises InvalidRequestError."""
+    def wanted_structure(self) -> Structure | None:
+        """Raises InvalidRequestError."""
         wanted, field = self.output_format, "output_format.schema"
         if self.output_config is not None and self.output_config.format is not None:
             wanted, field = self.output_config.format, "output_config.format.schema"
-        if wanted is None:
-            return None
-        with structure_named(field):
-            return StructuredOutputs(json=wanted.schema_), field
+        return None if wanted is None else structure(field, json=wanted.schema_)
 
 
 class MessagesRequest(CountTokensRequest):
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+    max_tokens: NumTokens
     stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
 
 

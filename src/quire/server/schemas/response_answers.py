@@ -1,4 +1,5 @@
-"""The answers of /v1/responses: the response object, its output items, and the events that tell of them."""
+"""The answers of /v1/responses: the response object and its output items. The events that tell of them are made in
+response_writer.py."""
 
 from __future__ import annotations
 
@@ -125,74 +126,3 @@ class InputItems(Struct):
     last_id: str
     has_more: bool
     object: Literal["list"] = "list"
-
-
-class ResponseEvent(Struct, kw_only=True):
-    """Numbered from 0; the type is also the name of the server-sent event."""
-
-    type: str
-    sequence_number: int = 0
-
-
-class LifecycleEvent(ResponseEvent, kw_only=True):
-    """response.created and response.in_progress at first; at last response.completed, .incomplete or .failed."""
-
-    response: ResponseAnswer
-
-
-class ItemEvent(ResponseEvent, kw_only=True):
-    """An item is there, without content yet; and with all of it."""
-
-    type: Literal["response.output_item.added", "response.output_item.done"]
-    output_index: int
-    item: OutputItem
-
-
-class InItemEvent(ResponseEvent, kw_only=True):
-    item_id: str
-    output_index: int
-
-
-class InPartEvent(InItemEvent, kw_only=True):
-    """Messages and reasoning have one part."""
-
-    content_index: int = 0
-
-
-class PartEvent(InPartEvent, kw_only=True):
-    """Text of a message or of reasoning begins; and is whole."""
-
-    type: Literal["response.content_part.added", "response.content_part.done"]
-    part: OutputText | ReasoningText
-
-
-class TextDelta(InPartEvent, kw_only=True):
-    type: Literal["response.output_text.delta"] = "response.output_text.delta"
-    delta: str
-    logprobs: list[str] = field(default_factory=list)
-
-
-class TextDone(InPartEvent, kw_only=True):
-    type: Literal["response.output_text.done"] = "response.output_text.done"
-    text: str
-    logprobs: list[str] = field(default_factory=list)
-
-
-class ReasoningTextDelta(InPartEvent, kw_only=True):
-    type: Literal["response.reasoning_text.delta"] = "response.reasoning_text.delta"
-    delta: str
-
-
-class ReasoningTextDone(InPartEvent, kw_only=True):
-    type: Literal["response.reasoning_text.done"] = "response.reasoning_text.done"
-    text: str
-
-
-class ArgumentsDelta(InItemEvent, kw_only=True):
-    type: Literal["response.function_call_arguments.delta"] = "response.function_call_arguments.delta"
-    delta: str
-
-
-class ArgumentsDone(InItemEvent, kw_only=True):
-    type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
-    arguments: str

@@ -7,25 +7,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from quire.core.structured_outputs import StructuredOutputs
 from quire.errors import InvalidRequestError
 from quire.server.schemas.fields import (
-    MAX_NAME_LENGTH,
-    MAX_TOKENS,
+    Id,
+    NumTokens,
     OfType,
     ReasoningEffort,
     RequestBody,
     TextOrObject,
     at_most,
-    template_kwargs,
     text_or_list,
 )
 from quire.server.schemas.sampling import (
     GenerationFields,
     JSONObjectFormat,
     NamedSchema,
+    Structure,
     TextFormat,
-    structure_named,
+    structure,
     unsupported,
 )
 
@@ -34,8 +33,6 @@ MAX_PARTS = 1024
 MAX_METADATA = 16
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
 NO_LOGPROBS = "logprobs are for /v1/chat/completions; leave it out"
-
-ItemId = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 
 
 class TextPart(RequestBody):
@@ -63,29 +60,29 @@ Output = Annotated[str | OutputParts, text_or_list("a text or a list of text par
 
 class MessageItem(RequestBody):
     type: Literal["message"] | None = None
-    id: ItemId | None = None
+    id: Id | None = None
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
 
 
 class FunctionCallItem(RequestBody):
     type: Literal["function_call"]
-    id: ItemId | None = None
-    call_id: ItemId
-    name: ItemId
+    id: Id | None = None
+    call_id: Id
+    name: Id
     arguments: str
 
 
 class FunctionCallOutputItem(RequestBody):
     type: Literal["function_call_output"]
-    id: ItemId | None = None
-    call_id: ItemId
+    id: Id | None = None
+    call_id: Id
     output: Output
 
 
 class ReasoningItem(RequestBody):
     type: Literal["reasoning"]
-    id: ItemId | None = None
+    id: Id | None = None
     summary: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS)] | None = None
     content: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS)] | None = None
 
@@ -94,7 +91,7 @@ class ItemReference(RequestBody):
     """An item of an earlier response, by its id."""
 
     type: Literal["item_reference"]
-    id: ItemId
+    id: Id
 
 
 Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
@@ -126,7 +123,7 @@ class ReasoningConfig(RequestBody):
 class ResponsesRequest(GenerationFields):
     input: Annotated[str | Items, text_or_list("a text or a list of items")]
     instructions: str | None = Field(None, description="Go first; not kept for the responses that go on from this one.")
-    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
+    max_output_tokens: NumTokens | None = Field(
         None, description="The rest of the context if null; more than fits is cut to what fits."
     )
     tools: list[dict[str, Any]] | None = Field(
@@ -139,7 +136,7 @@ class ResponsesRequest(GenerationFields):
     store: bool | None = Field(
         None, description="Keep the response for a while; true if null. Not with several API workers."
     )
-    previous_response_id: ItemId | None = None
+    previous_response_id: Id | None = None
     metadata: (
         Annotated[
             dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
@@ -174,19 +171,13 @@ class ResponsesRequest(GenerationFields):
         items: list[InputItem] = self.input
         return items
 
-    @property
-    def template_kwargs(self) -> dict[str, Any]:
-        effort = None if self.reasoning is None else self.reasoning.effort
-        return template_kwargs(effort, self.chat_template_kwargs)
-
-    def wanted_structure(self) -> tuple[StructuredOutputs, str] | None:
-        """The shape that the text must have, and the field that says so. Raises InvalidRequestError."""
+    def wanted_structure(self) -> Structure | None:
+        """Raises InvalidRequestError."""
         match None if self.text is None else self.text.format:
             case JSONObjectFormat():
-                return StructuredOutputs(json_object=True), "text.format"
+                return structure("text.format", json_object=True)
             case FlatJSONSchemaFormat(schema_=schema):
-                with structure_named("text.format.schema"):
-                    return StructuredOutputs(json=schema), "text.format.schema"
+                return structure("text.format.schema", json=schema)
         return None
 
 

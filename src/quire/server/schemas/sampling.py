@@ -50,6 +50,10 @@ StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
+Structure = tuple[StructuredOutputs, str]
+"""The shape that an answer must have, and the request's field that says so."""
+
+
 class NamedSchema(RequestBody):
     """A schema with a name. `strict` or not, the answer follows it, or the request is refused."""
 
@@ -187,8 +191,8 @@ class SamplingFields(GenerationFields):
                 "prompt_logprobs come with a whole answer only; set stream to false.", field="prompt_logprobs"
             )
 
-    def wanted_structure(self) -> tuple[StructuredOutputs, str] | None:
-        """The shape that the request asks for, and the field that does. Raises InvalidRequestError if several do."""
+    def wanted_structure(self) -> Structure | None:
+        """What the request asks for. Raises InvalidRequestError if several fields do."""
         wanted: list[tuple[str, dict[str, Any]]] = []
         match self.response_format:
             case JSONObjectFormat():
@@ -210,10 +214,13 @@ class SamplingFields(GenerationFields):
             raise InvalidRequestError(
                 f"{names} are set, but an answer has one shape only; keep one of them.", field=wanted[1][0]
             )
-        for field, fields in wanted:
-            with structure_named(field):
-                return StructuredOutputs(**fields), field
-        return None
+        return structure(wanted[0][0], **wanted[0][1]) if wanted else None
+
+
+def structure(field: str, **fields: Any) -> Structure:
+    """What `field` asks for in the terms of StructuredOutputs. Raises InvalidRequestError."""
+    with structure_named(field):
+        return StructuredOutputs(**fields), field
 
 
 SHARED_FIELDS = tuple(

@@ -83,9 +83,7 @@ def parse_tools(items: Sequence[Mapping[str, Any]] | None, *, functions_only: bo
     return tuple(tools.values())
 
 
-def _parse_tool(item: object, field: str) -> Tool:
-    if not isinstance(item, Mapping):
-        raise InvalidRequestError(f"{field} must be an object, got {item!r:.100}.", field=field)
+def _parse_tool(item: Mapping[str, Any], field: str) -> Tool:
     is_anthropic = "input_schema" in item
     kind = item.get("type", "custom" if is_anthropic else None)
     if kind != ("custom" if is_anthropic else "function"):
