@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.script import argument_parser, random_prompt, write_json
 
 from quire import AsyncLLM, SamplingParams
+from quire.bench.plot import BLUE, ORANGE
 from quire.bench.statistics import spread
 from quire.core.sampling_params import OutputKind
 
@@ -118,7 +119,7 @@ def plot(modes: dict[str, list[Run]], path: Path) -> None:
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
-    for (name, runs), color in zip(modes.items(), ("#d0743c", "#3b6ea5"), strict=True):
+    for (name, runs), color in zip(modes.items(), (ORANGE, BLUE), strict=True):
         ends, gaps = zip(*sorted(runs[0].gaps()), strict=True)
         axes.plot(ends, [1000 * gap for gap in gaps], ".", color=color, label=name)
     axes.set_yscale("log")

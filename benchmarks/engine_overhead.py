@@ -19,15 +19,15 @@ from benchmarks.script import argument_parser, null_executor, write_json
 
 from quire.cache.kv_cache_manager import KVCacheManager
 from quire.config import SchedulerConfig
-from quire.core.kv_layout import FullAttentionSpec, KVSpec, SlidingWindowSpec, make_kv_cache_config
+from quire.core.kv_layout import KVSpec, make_kv_cache_config
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import Sequence
 from quire.core.step import StepPlan
 from quire.scheduler.scheduler import Scheduler
 
 BLOCK_SIZE = 16
-FULL = FullAttentionSpec(num_kv_heads=1, head_dim=64)
-SLIDING = SlidingWindowSpec(num_kv_heads=1, head_dim=64, sliding_window=512)
+FULL = KVSpec(num_kv_heads=1, head_dim=64)
+SLIDING = KVSpec(num_kv_heads=1, head_dim=64, window=512)
 LAYOUTS: dict[str, list[KVSpec]] = {"full": [FULL] * 30, "mixed": ([SLIDING] * 5 + [FULL]) * 3}
 """Full: a Llama of 30 layers. Mixed: 15 sliding and 3 full layers, as in Gemma 3 270M (6 KV groups)."""
 
@@ -100,7 +100,7 @@ def main() -> None:
     scheduler = make_scheduler(args)
     loop = Loop(scheduler, args.depth)
     loop.run(2 * args.depth)
-    assert scheduler.num_running == args.num_seqs
+    assert len(scheduler.running) == args.num_seqs
     profile = cProfile.Profile()
     if args.profile:
         profile.enable()

@@ -15,10 +15,11 @@ from typing import Any
 
 from benchmarks.script import argument_parser, null_executor, random_prompt, write_json
 
+from quire.bench.plot import BLUE, GREY, ORANGE
 from quire.bench.statistics import summarize_ms
 from quire.cache.kv_cache_manager import KVCacheManager
 from quire.config import SchedulerConfig
-from quire.core.kv_layout import FullAttentionSpec, make_kv_cache_config
+from quire.core.kv_layout import KVSpec, make_kv_cache_config
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import Sequence
 from quire.scheduler.scheduler import Scheduler
@@ -66,7 +67,7 @@ def make_requests(tenants: str) -> list[Sequence]:
 
 def simulate(policy: Any, tenants: str, step_s: float, token_s: float) -> dict[str, list[Times]]:
     layout = make_kv_cache_config(
-        [FullAttentionSpec(num_kv_heads=1, head_dim=64)],
+        [KVSpec(num_kv_heads=1, head_dim=64)],
         block_size=BLOCK_SIZE,
         dtype="bfloat16",
         num_blocks=NUM_BLOCKS,
@@ -142,7 +143,7 @@ def plot(runs: dict[str, dict[str, list[Times]]], path: Path) -> None:
         ),
         strict=True,
     ):
-        for (name, run), color in zip(runs.items(), ("#d0743c", "#3b6ea5", "#888888"), strict=True):
+        for (name, run), color in zip(runs.items(), (ORANGE, BLUE, GREY), strict=True):
             if tenant in run:
                 axes.ecdf([request.ttft for request in run[tenant]], label=name, color=color)
         axes.set_xlabel("seconds to the first token")

@@ -10,7 +10,6 @@ core, read from /proc. Prints text, and writes JSON with --output.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
@@ -67,15 +66,9 @@ async def ask(address: ServerAddress, counts: Counts, num_requests: int, max_tok
     writer.close()
 
 
-async def ask_many(address: ServerAddress, args: argparse.Namespace) -> Counts:
+async def ask_many(address: ServerAddress, num_streams: int, num_requests: int, max_tokens: int) -> Counts:
     counts = Counts()
-    await asyncio.gather(*(ask(address, counts, args.num_requests, args.max_tokens) for _ in range(args.num_streams)))
-    return counts
-
-
-async def ask_one(address: ServerAddress, num_requests: int) -> Counts:
-    counts = Counts()
-    await ask(address, counts, num_requests, LATENCY_TOKENS)
+    await asyncio.gather(*(ask(address, counts, num_requests, max_tokens) for _ in range(num_streams)))
     return counts
 
 
@@ -115,12 +108,12 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     with ServerProcess([MODEL, "--executor", "null", "--num-blocks", "4096"]) as server:
         server.wait_until("/health/ready", 120)
-        asyncio.run(ask_one(server.address, 20))
+        asyncio.run(ask_many(server.address, 1, 20, LATENCY_TOKENS))
         before, start = cpu_seconds(server.pid), time.perf_counter()
-        counts = asyncio.run(ask_many(server.address, args))
+        counts = asyncio.run(ask_many(server.address, args.num_streams, args.num_requests, args.max_tokens))
         seconds = time.perf_counter() - start
         after = cpu_seconds(server.pid)
-        alone = asyncio.run(ask_one(server.address, args.num_latencies))
+        alone = asyncio.run(ask_many(server.address, 1, args.num_latencies, LATENCY_TOKENS))
     inside = asyncio.run(ask_in_process(args.num_latencies))
     num_tokens = args.num_streams * args.num_requests * args.max_tokens
     result: dict[str, Any] = {

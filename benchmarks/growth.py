@@ -28,16 +28,16 @@ from benchmarks.peers.roofline import MachineLimits
 from benchmarks.script import argument_parser, in_own_process, random_prompt, write_json
 
 from quire import AsyncLLM, SamplingParams
+from quire.bench.plot import BLUE, ORANGE
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.checkpoint.model_config import ModelConfig
 from quire.core.sampling_params import OutputKind
 
-ROOT = Path(__file__).resolve().parents[1]
 VARIANTS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16", "quantization": "none"},
     "stored": {"quantization": "stored"},
 }
-COLORS = {"bfloat16": "#3b6ea5", "stored": "#d0743c"}
+COLORS = {"bfloat16": BLUE, "stored": ORANGE}
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 NUM_STEPS = 16
@@ -233,7 +233,7 @@ def main() -> None:
     print(f"\nPoints above {FALLS_OFF} times what their neighbours let one expect: {', '.join(fallen) or 'none'}")
     print(f"measured within {time.perf_counter() - start:.0f} s")
     found = {name: {sweep: [asdict(p) for p in ps] for sweep, ps in sweeps.items()} for name, sweeps in results.items()}
-    write_json(arguments.output, {"about": describe(ROOT), "machine": asdict(machine), **found})
+    write_json(arguments.output, {"about": describe(), "machine": asdict(machine), **found})
     if arguments.plot is not None:
         draw(results, f"{arguments.model}: {about}", arguments.plot)
 

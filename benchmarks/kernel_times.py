@@ -14,7 +14,6 @@ import argparse
 import random
 import statistics
 from collections import defaultdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.peers.machine import describe
@@ -23,7 +22,6 @@ from benchmarks.script import argument_parser, random_prompt, write_json
 from quire import LLM, SamplingParams
 from quire.kernels.kernel_clock import ClockedKernel, clocked_kernels, kernels_clocked
 
-ROOT = Path(__file__).resolve().parents[1]
 FEWEST_STEPS = 3
 """Of a kind, that are reported: not the few steps in which some prompts have ended and others have not."""
 
@@ -144,7 +142,7 @@ def main() -> None:
         {"num_tokens": step[0], "num_rows": step[1], "kernels": [line._asdict() for line in lines]}
         for step, lines in found.items()
     ]
-    write_json(args.output, {"about": describe(ROOT), "options": options, "steps": figures})
+    write_json(args.output, {"about": describe(), "options": options, "steps": figures})
 
 
 if __name__ == "__main__":

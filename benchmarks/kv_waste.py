@@ -2,7 +2,7 @@
 
     python -m benchmarks.kv_waste AzureLLMInferenceTrace_conv.csv --output waste.json --plot waste.png
 
-The trace is a CSV with columns ContextTokens and GeneratedTokens. Its first requests arrive at once and run through
+The trace is one of Azure's (.csv) or Mooncake's (.jsonl). Its first requests arrive at once and run through
 the scheduler with the null executor; after every step the token slots that running sequences hold are counted. The
 same sequences are also charged as if each had one contiguous piece of memory: of max_model_len slots, for output
 lengths are not known in advance; and of exactly its final length, as if they were.
@@ -11,14 +11,14 @@ lengths are not known in advance; and of exactly its final length, as if they we
 from __future__ import annotations
 
 import argparse
-import csv
 from pathlib import Path
 
 from benchmarks.script import argument_parser, null_executor, write_json
 
+from quire.bench.serve.traces import read_trace
 from quire.cache.kv_cache_manager import KVCacheManager
 from quire.config import SchedulerConfig
-from quire.core.kv_layout import FullAttentionSpec, make_kv_cache_config
+from quire.core.kv_layout import KVSpec, make_kv_cache_config
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import Sequence, SequenceStatus
 from quire.scheduler.scheduler import Scheduler
@@ -32,9 +32,8 @@ WAYS = {
 
 def read_lengths(trace: Path, num_requests: int) -> list[tuple[int, int]]:
     """(prompt tokens, output tokens) of the first requests."""
-    with trace.open(newline="") as file:
-        rows = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(file)]
-    return [(max(1, prompt), max(1, output)) for prompt, output in rows[:num_requests]]
+    traced = read_trace(trace, num_requests)
+    return [(max(1, one.num_input_tokens), max(1, one.num_output_tokens)) for one in traced]
 
 
 def make_sequences(lengths: list[tuple[int, int]]) -> list[Sequence]:
@@ -55,7 +54,7 @@ def make_sequences(lengths: list[tuple[int, int]]) -> list[Sequence]:
 
 def measure(args: argparse.Namespace, lengths: list[tuple[int, int]]) -> dict[str, object]:
     config = make_kv_cache_config(
-        [FullAttentionSpec(num_kv_heads=1, head_dim=64)],
+        [KVSpec(num_kv_heads=1, head_dim=64)],
         block_size=args.block_size,
         dtype="bfloat16",
         num_blocks=args.num_slots // args.block_size + 1,
@@ -73,7 +72,7 @@ def measure(args: argparse.Namespace, lengths: list[tuple[int, int]]) -> dict[st
         assert plan is not None
         running = [sequence for sequence in sequences if sequence.status is SequenceStatus.RUNNING]
         used += sum(sequence.num_planned for sequence in running)
-        assert kv.pool.num_held * args.block_size - kv.num_unused_slots(running) == sum(s.num_planned for s in running)
+        assert kv.pool.num_held * args.block_size == sum(kv.capacity(sequence) for sequence in running)
         allocated["paged"] += kv.pool.num_held * args.block_size
         allocated["final_length"] += sum(sequence.max_num_tokens for sequence in running)
         allocated["max_model_len"] += args.max_model_len * len(running)
@@ -108,7 +107,7 @@ def plot(figures: dict[str, object], rates: dict[str, float], path: Path) -> Non
 
 def main() -> None:
     parser = argument_parser(__doc__, plot=True)
-    parser.add_argument("trace", type=Path, help="CSV with ContextTokens and GeneratedTokens")
+    parser.add_argument("trace", type=Path, help="Azure's .csv or Mooncake's .jsonl")
     parser.add_argument("--num-requests", type=int, default=256)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--num-slots", type=int, default=131072, help="token slots of the whole cache")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -35,23 +37,26 @@ def read_tensor(weights: WeightSource, name: str) -> torch.Tensor:
     return tensor.view(torch.bfloat16) if info.dtype == "bfloat16" else tensor
 
 
+def _sizes(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "max_position_embeddings": config.max_position,
+        "rms_norm_eps": config.norm_eps,
+        "tie_word_embeddings": config.tie_word_embeddings,
+    }
+
+
 def _llama(config: ModelConfig) -> PreTrainedModel:
     rope = config.layers[0].rope
     assert rope is not None
     return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_hidden_layers=config.num_layers,
-            num_attention_heads=config.num_heads,
-            num_key_value_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            max_position_embeddings=config.max_position,
-            rms_norm_eps=config.norm_eps,
-            rope_parameters={"rope_type": "default", "rope_theta": rope.theta},
-            tie_word_embeddings=config.tie_word_embeddings,
-        )
+        LlamaConfig(**_sizes(config), rope_parameters={"rope_type": "default", "rope_theta": rope.theta})
     )
 
 
@@ -62,15 +67,7 @@ def _gemma3(config: ModelConfig) -> PreTrainedModel:
     assert sliding.rope is not None
     return Gemma3ForCausalLM(
         Gemma3TextConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_hidden_layers=config.num_layers,
-            num_attention_heads=config.num_heads,
-            num_key_value_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            max_position_embeddings=config.max_position,
-            rms_norm_eps=config.norm_eps,
+            **_sizes(config),
             sliding_window=sliding.window,
             query_pre_attn_scalar=round(config.attention_scale**-2),
             layer_types=["full_attention" if layer.window is None else "sliding_attention" for layer in config.layers],
@@ -78,7 +75,6 @@ def _gemma3(config: ModelConfig) -> PreTrainedModel:
                 "full_attention": {"rope_type": "default", "rope_theta": full.rope.theta},
                 "sliding_attention": {"rope_type": "default", "rope_theta": sliding.rope.theta},
             },
-            tie_word_embeddings=config.tie_word_embeddings,
         )
     )
 

@@ -8,16 +8,13 @@ is that process's resident high-water mark, as the kernel keeps it.
 
 from __future__ import annotations
 
-import argparse
-import json
+import logging
 import os
 import random
-import subprocess
-import sys
 from dataclasses import asdict, dataclass
 
 from benchmarks.peers.process import peak_resident
-from benchmarks.script import argument_parser, random_prompt, write_json
+from benchmarks.script import argument_parser, in_own_process, random_prompt, write_json
 
 from quire import LLM, SamplingParams
 from quire.checkpoint.checkpoint import open_checkpoint
@@ -84,17 +81,13 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--backend", choices=KEPT, default="cpu", help="(%(default)s)")
     parser.add_argument("--num-threads", type=int)
-    parser.add_argument("--run-case", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.run_case is not None:
-        run_case(args.model, args.backend, Case(**json.loads(args.run_case)), args.num_threads)
-        return
     rows = []
     for kept in {(case.dtype, case.quantization): case for case in cases(args.backend)}.values():
-        measure(args.model, args.backend, kept, args.num_threads)  # A first start may pack weights.
+        in_own_process(peak_bytes, args.model, args.backend, kept, args.num_threads)  # A first start may pack weights.
     for case in cases(args.backend):
         predicted = predict(args.model, args.backend, case)
-        measured = measure(args.model, args.backend, case, args.num_threads)
+        measured = in_own_process(peak_bytes, args.model, args.backend, case, args.num_threads)
         error = predicted["total"] / measured - 1
         rows.append({**asdict(case), "predicted": predicted, "measured": measured, "error": error})
         parts = ", ".join(f"{name} {format_size(size)}" for name, size in predicted.items() if name != "total")
@@ -127,26 +120,10 @@ def predict(model: str, backend: str, case: Case) -> dict[str, int]:
     return {**asdict(need), "total": need.total}
 
 
-def measure(model: str, backend: str, case: Case, num_threads: int | None) -> int:
-    """High-water mark of a process that runs the case."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.plan_accuracy",
-        "--model",
-        model,
-        "--backend",
-        backend,
-        "--run-case",
-        json.dumps(asdict(case)),
-    ]
-    command += [] if num_threads is None else ["--num-threads", str(num_threads)]
-    return int(subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
-
-
-def run_case(model: str, backend: str, case: Case, num_threads: int | None) -> None:
-    """Print the peak after sequences that all draw at once, which is the most that a step can need, and one that takes the most
+def peak_bytes(model: str, backend: str, case: Case, num_threads: int | None) -> int:
+    """Of this process, after sequences that all draw at once, which is the most that a step can need, and one that takes the most
     likely tokens."""
+    logging.disable(logging.INFO)
     config = open_checkpoint(model, with_weights=False).config
     rng = random.Random(0)
     prompts = [random_prompt(rng, case.prompt_len, config.vocab_size) for _ in range(case.num_seqs)]
@@ -166,7 +143,7 @@ def run_case(model: str, backend: str, case: Case, num_threads: int | None) -> N
         llm.generate(prompts, params, use_tqdm=False)
         # What is made to search for most likely tokens stays.
         llm.generate(prompts[:1], SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True), use_tqdm=False)
-    print(peak_resident(os.getpid()))
+    return peak_resident(os.getpid())
 
 
 if __name__ == "__main__":

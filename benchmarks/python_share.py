@@ -13,7 +13,6 @@ import argparse
 import random
 import statistics
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.peers.machine import describe
@@ -23,11 +22,9 @@ from quire import LLM, SamplingParams
 from quire.kernels import native
 from quire.kernels.recording import Recording
 
-ROOT = Path(__file__).resolve().parents[1]
 
-
-class Spread(NamedTuple):
-    """Median, and the quartiles around it."""
+class Quartiles(NamedTuple):
+    """The first, the median and the third."""
 
     low: float
     median: float
@@ -58,16 +55,16 @@ class ProgramClock:
         self.ends.clear()
 
 
-def spread(values: list[float]) -> Spread:
-    return Spread(*statistics.quantiles(values, n=4))
+def quartiles(values: list[float]) -> Quartiles:
+    return Quartiles(*statistics.quantiles(values, n=4))
 
 
-def summarize(steps: list[tuple[float, float]]) -> dict[str, Spread]:
+def summarize(steps: list[tuple[float, float]]) -> dict[str, Quartiles]:
     return {
-        "step_ms": spread([1e3 * (program + python) for program, python in steps]),
-        "program_ms": spread([1e3 * program for program, _ in steps]),
-        "python_ms": spread([1e3 * python for _, python in steps]),
-        "python_percent": spread([100 * python / (program + python) for program, python in steps]),
+        "step_ms": quartiles([1e3 * (program + python) for program, python in steps]),
+        "program_ms": quartiles([1e3 * program for program, _ in steps]),
+        "python_ms": quartiles([1e3 * python for _, python in steps]),
+        "python_percent": quartiles([100 * python / (program + python) for program, python in steps]),
     }
 
 
@@ -104,7 +101,7 @@ def main() -> None:
         print(f"  {name:15s} {value.median:7.3f}  ({value.low:.3f} to {value.high:.3f})")
     figures = {name: value._asdict() for name, value in summary.items()}
     options = {name: value for name, value in vars(args).items() if name != "output"}
-    write_json(args.output, {"about": describe(ROOT), "options": options, "num_steps": len(steps), **figures})
+    write_json(args.output, {"about": describe(), "options": options, "num_steps": len(steps), **figures})
 
 
 if __name__ == "__main__":

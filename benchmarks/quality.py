@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from benchmarks.oracle import load_transformers
 from benchmarks.peers.engines.quire import prompt_logprobs
+from benchmarks.peers.engines.transformers import window_logprobs
 from benchmarks.peers.quality import WINDOW, perplexity
 from benchmarks.peers.text import fetch_text, read_text
 from benchmarks.script import argument_parser, write_json
@@ -21,47 +22,16 @@ from quire import LLM, SamplingParams
 from quire.checkpoint.cache_dir import cache_dir
 
 TIE = 1e-4
-NUM_PROMPTS = 32
 NUM_TOKENS = 64
 LENGTHS = [
-    1,
-    2,
-    3,
-    5,
-    8,
-    15,
-    16,
-    17,
-    31,
-    33,
-    50,
-    64,
-    65,
-    100,
-    127,
-    129,
-    150,
-    200,
-    256,
-    300,
-    350,
-    400,
-    511,
-    513,
-    600,
-    700,
-    800,
-    1000,
-    1200,
-    1500,
-    1800,
-    2000,
+    *(1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 50, 64, 65, 100, 127, 129),
+    *(150, 200, 256, 300, 350, 400, 511, 513, 600, 700, 800, 1000, 1200, 1500, 1800, 2000),
 ]
 
 
-def excerpts(token_ids: list[int], seed: int = 0) -> list[list[int]]:
+def excerpts(token_ids: list[int]) -> list[list[int]]:
     """One excerpt of the text for each length, from 1 to 2,000 tokens."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     starts = [rng.randrange(len(token_ids) - length) for length in LENGTHS]
     return [token_ids[start : start + length] for start, length in zip(starts, LENGTHS, strict=True)]
 
@@ -96,15 +66,6 @@ def greedy_agreement(llm: LLM, oracle: PreTrainedModel, prompts: list[list[int]]
     }
 
 
-def oracle_logprobs(oracle: PreTrainedModel, windows: list[list[int]]) -> list[list[float]]:
-    found = []
-    for window in windows:
-        with torch.inference_mode():
-            logprobs = torch.log_softmax(oracle(torch.tensor([window])).logits[0].double(), -1)
-        found.append(logprobs[torch.arange(len(window) - 1), torch.tensor(window[1:])].tolist())
-    return found
-
-
 def text_perplexity(logprobs: list[list[float]]) -> float:
     return perplexity([value for window in logprobs for value in window])
 
@@ -137,7 +98,7 @@ def main() -> None:
     with LLM(arguments.model, dtype="float32", enable_prefix_caching=False) as llm:
         prompts = excerpts([*text.begin, *text.token_ids])
         result["float32"] = greedy_agreement(llm, oracle, prompts, NUM_TOKENS)
-        ours, theirs = text_perplexity(prompt_logprobs(llm, windows)), text_perplexity(oracle_logprobs(oracle, windows))
+        ours, theirs = text_perplexity(prompt_logprobs(llm, windows)), text_perplexity(window_logprobs(oracle, windows))
         result["perplexity"] = {"quire": ours, "transformers": theirs, "relative": abs(ours / theirs - 1)}
     with LLM(arguments.model, dtype="bfloat16", enable_prefix_caching=False) as llm:
         agreement, total = top1_agreement(llm, oracle, text.windows(WINDOW, 9 * WINDOW))

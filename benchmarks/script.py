@@ -1,5 +1,5 @@
-"""What the scripts here have in common: arguments, figures written as JSON, prompts, a process of its own for an engine, and
-an executor that computes nothing."""
+"""What the scripts here have in common: where they lie, arguments, figures written as JSON, prompts, a process of its own for an
+engine, and an executor that computes nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from typing import Any
 
 from quire.config import WorkerConfig
 from quire.worker.null_executor import NullExecutor
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The repository's."""
 
 
 def argument_parser(description: str | None, *, plot: bool = False) -> argparse.ArgumentParser:

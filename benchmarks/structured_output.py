@@ -158,7 +158,7 @@ def judge_answer(case: Case, output: RequestOutput, counts: Counts) -> None:
         print(f"   INVALID {case.name}: {sample.text[:200]!r}: {str(error).splitlines()[0]}")
 
 
-def run_cost(llm: LLM, batch: int, num_tokens: int = 100) -> None:
+def run_cost(llm: LLM, batch: int) -> None:
     """What the masks of a batch take of its steps: the thread's own work, and what the sampler waits and writes."""
     schema = {"type": "object", "properties": {"story": {"type": "string", "minLength": 2000}}, "required": ["story"]}
     prompts = [f"Tell me story number {i}." for i in range(batch)]
@@ -168,7 +168,7 @@ def run_cost(llm: LLM, batch: int, num_tokens: int = 100) -> None:
     for wanted in (None, StructuredOutputs(json=schema), None, StructuredOutputs(json=schema)):
         spent.update(dict.fromkeys(spent, 0.0))
         params = SamplingParams(
-            temperature=0.8, seed=3, max_tokens=num_tokens, ignore_eos=wanted is None, structured_outputs=wanted
+            temperature=0.8, seed=3, max_tokens=100, ignore_eos=wanted is None, structured_outputs=wanted
         )
         start, steps = time.perf_counter(), llm._engine.client.engine.steps.num_steps
         llm.generate(prompts, params, use_tqdm=False)

@@ -22,19 +22,17 @@ from pathlib import Path
 
 import torch
 from benchmarks.oracle import load_transformers
+from benchmarks.peers.engines.transformers import continue_batch, greedy
 from benchmarks.script import argument_parser, write_json
-from transformers import GenerationConfig
 
 from quire import LLM
 from quire.bench.environment import collect_environment
 from quire.bench.measure import measure_throughput
+from quire.bench.plot import BLUE, GREY
 from quire.bench.statistics import Spread, spread
 from quire.bench.workloads import BenchRequest, parse_lengths, synthetic_workload
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.plan.machine import read_machine
-
-PAD = 0
-
 
 Run = Callable[[list[BenchRequest]], int]
 """Computes the workload and returns the number of output tokens."""
@@ -44,16 +42,8 @@ def static_batch(name: str, dtype: str) -> Run:
     model = load_transformers(name, getattr(torch, dtype))
 
     def run(workload: list[BenchRequest]) -> int:
-        width = max(len(request.prompt_token_ids) for request in workload)
-        padded = [[PAD] * (width - len(request.prompt_token_ids)) + request.prompt_token_ids for request in workload]
-        mask = [[int(i >= width - len(r.prompt_token_ids)) for i in range(width)] for r in workload]
-        num_tokens = workload[0].num_output_tokens
-        output = model.generate(
-            torch.tensor(padded),
-            attention_mask=torch.tensor(mask),
-            generation_config=greedy(num_tokens),
-        )
-        return (output.shape[1] - width) * len(workload)
+        prompts = [request.prompt_token_ids for request in workload]
+        return sum(map(len, continue_batch(model, prompts, workload[0].num_output_tokens)))
 
     return run
 
@@ -72,13 +62,6 @@ def continuous_batching(name: str, dtype: str) -> Run:
         return sum(len(output.generated_tokens) for output in outputs.values())
 
     return run
-
-
-def greedy(num_tokens: int) -> GenerationConfig:
-    """Exactly `num_tokens` tokens: no id ends a sequence."""
-    return GenerationConfig(
-        do_sample=False, max_new_tokens=num_tokens, eos_token_id=None, pad_token_id=PAD, use_cache=True
-    )
 
 
 def quire(name: str, dtype: str) -> Run:
@@ -188,7 +171,7 @@ def report(args: argparse.Namespace, workload: list[BenchRequest], speeds: dict[
         "total_input_tokens": num_input_tokens,
         "output_throughput": {name: asdict(speed) for name, speed in speeds.items()},
         "ratio": ratio,
-        "environment": collect_environment(read_machine()),
+        "environment": collect_environment(),
     }
     write_json(args.output, result)
     if args.plot is not None:
@@ -204,9 +187,7 @@ def plot(args: argparse.Namespace, speeds: dict[str, Spread], path: Path) -> Non
     medians = [speeds[name].median for name in names]
     below = [speeds[name].median - speeds[name].low for name in names]
     above = [speeds[name].high - speeds[name].median for name in names]
-    bars = axes.barh(
-        names, medians, xerr=[below, above], color=["#3b6ea5" if n == "quire" else "#bbbbbb" for n in names]
-    )
+    bars = axes.barh(names, medians, xerr=[below, above], color=[BLUE if name == "quire" else GREY for name in names])
     axes.bar_label(bars, fmt="%.0f", padding=6)
     axes.set_xlim(0, 1.2 * max(medians))
     axes.set_xlabel("output tokens / s")

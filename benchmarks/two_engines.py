@@ -15,14 +15,12 @@ import random
 import statistics
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from benchmarks.peers.machine import describe
 from benchmarks.script import argument_parser, random_prompt, write_json
 
 from quire import LLM, SamplingParams
 
-ROOT = Path(__file__).resolve().parents[1]
 KINDS: dict[str, tuple[int, int, int]] = {
     "one stream": (1, 32, 64),
     "8 streams": (8, 32, 64),
@@ -93,7 +91,7 @@ def main() -> None:
     for engine, process in zip(engines, processes, strict=True):
         engine.send(None)
         process.join()
-    write_json(args.output, {"about": describe(ROOT), "tokens_a_second": figures})
+    write_json(args.output, {"about": describe(), "tokens_a_second": figures})
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from benchmarks.script import argument_parser, null_executor, write_json
 
 from quire.cache.kv_cache_manager import KVCacheManager
 from quire.config import SchedulerConfig
-from quire.core.kv_layout import FullAttentionSpec, make_kv_cache_config
+from quire.core.kv_layout import KVSpec, make_kv_cache_config
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import RowPlan, StepPlan
@@ -26,7 +26,7 @@ from quire.scheduler.scheduler import Scheduler
 
 def make_engine(args: argparse.Namespace) -> Engine:
     kv_cache = make_kv_cache_config(
-        [FullAttentionSpec(1, 64)] * 30, block_size=16, dtype="bfloat16", num_blocks=args.num_blocks + 1
+        [KVSpec(1, 64)] * 30, block_size=16, dtype="bfloat16", num_blocks=args.num_blocks + 1
     )
     config = SchedulerConfig(max_num_seqs=args.num_seqs, max_model_len=1 << 20)
     engine = Engine(Scheduler(config, KVCacheManager(kv_cache)), null_executor())
@@ -40,7 +40,7 @@ def make_engine(args: argparse.Namespace) -> Engine:
                 seed=i,
             )
         )
-    while engine.scheduler.num_running < args.num_seqs or engine.scheduler.num_waiting:
+    while len(engine.scheduler.running) < args.num_seqs or engine.scheduler.waiting:
         engine.step()
     return engine
 
@@ -74,11 +74,11 @@ def run(args: argparse.Namespace, watched: bool) -> dict[str, float]:
     return {"step_us": step_us, "idle_us": idle_us, "updates_per_s": num_updates / wall, "share": spent / wall}
 
 
-def cost_per_step(engine: Engine, count: int = 50_000) -> float:
+def cost_per_step(engine: Engine) -> float:
     """Microseconds of noting a decode step, and of a `take` that finds it is too early or nobody watches."""
     rows = [RowPlan(seq_id, 100, 1, True) for seq_id in range(256)]
     plan = StepPlan(0, rows, [], [], [], num_tokens=len(rows))
-    now = time.monotonic()
+    count, now = 50_000, time.monotonic()
     started = time.perf_counter()
     for _ in range(count):
         engine.view.note_step(plan, now, now)

@@ -31,8 +31,9 @@ from pathlib import Path
 from benchmarks.peers.cases import CASES, FULL, QUICK
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2
 from benchmarks.peers.quality import TEXT_TOKENS, WINDOW
-from benchmarks.peers.report import PAGE, ROOT, TITLE, Page, print_ratios, write_report
+from benchmarks.peers.report import PAGE, TITLE, Page, print_ratios, write_report
 from benchmarks.peers.run import Options, run
+from benchmarks.script import ROOT
 
 from quire.checkpoint.cache_dir import cache_dir
 
@@ -124,7 +125,6 @@ def parse_options(words: Sequence[str]) -> tuple[Options, Path | None]:
         parser.error(f"--cases are letters of {''.join(CASES)}, got {''.join(sorted(unknown))}")
     options = Options(
         command=command(arguments),
-        root=ROOT,
         cache=arguments.cache.expanduser().resolve(),
         output=arguments.output or default_output(arguments),
         model=model,

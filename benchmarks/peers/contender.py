@@ -28,7 +28,6 @@ class Contender:
     variant: Variant
     environment: Environment
     weights: Path
-    root: Path
     logs: Path
     versions: dict[str, str] = field(default_factory=dict)
     how_installed: str = ""
@@ -53,7 +52,7 @@ class Contender:
     def start_process(self, command: list[str], *, is_worker: bool) -> EngineProcess:
         """A worker, which is asked, or a server."""
         log = self.logs / f"{self.name.replace(' ', '_')}.{'worker' if is_worker else 'server'}.log"
-        return EngineProcess(command, self.peer.process_env(self.environment), log, self.root, is_asked=is_worker)
+        return EngineProcess(command, self.peer.process_env(self.environment), log, is_asked=is_worker)
 
     def generate(self, prompts: list[list[int]], num_tokens: int, timeout_s: float) -> tuple[float, list[list[int]]]:
         """Seconds, measured in the worker, and the tokens. Raises EngineError, also for the wrong number of tokens."""

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from benchmarks.peers.engines.peer import Environment, InstallError
 
 from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
@@ -62,9 +59,13 @@ class Weights:
 
 def write_hugging_face(checkpoint: Checkpoint, target: Path, dtype: str) -> None:
     """config.json, the tokenizer, and the dequantized weights as safetensors of `dtype`."""
+    import torch
+    from safetensors.torch import save_file
+
     weights = checkpoint.open_weights()
-    tensors = {name: weights.read(name, 0, weights.info(name).shape[0]) for name in weights.names()}
-    write_safetensors(target / "model.safetensors", tensors, dtype)
+    arrays = {name: weights.read(name, 0, weights.info(name).shape[0]) for name in weights.names()}
+    tensors = {name: torch.tensor(array, dtype=getattr(torch, dtype)) for name, array in arrays.items()}
+    save_file(tensors, target / "model.safetensors", {"format": "pt"})
     weights.close()
     _write_json(target / "config.json", hugging_face_config(checkpoint.config, dtype))
     _write_json(
@@ -72,36 +73,6 @@ def write_hugging_face(checkpoint: Checkpoint, target: Path, dtype: str) -> None
         {"bos_token_id": checkpoint.config.bos_token_id, "eos_token_id": list(checkpoint.config.eos_token_ids)},
     )
     write_tokenizer(checkpoint.tokenizer, target)
-
-
-def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[Any]], dtype: str) -> None:
-    """The format is a length, a JSON header, then the data (safetensors' README). Written here because numpy has no
-    bfloat16 for the library to take."""
-    convert, name, size = _DTYPES[dtype]
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for tensor_name, tensor in tensors.items():
-        end = offset + size * tensor.size
-        header[tensor_name] = {"dtype": name, "shape": list(tensor.shape), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors.values():
-            file.write(convert(np.ascontiguousarray(tensor, np.float32)).tobytes())
-
-
-def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """The nearest bfloat16, ties to even, as its bits. The values are finite."""
-    bits = values.view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-_DTYPES: dict[str, tuple[Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]], str, int]] = {
-    "float32": (lambda values: values, "F32", 4),
-    "bfloat16": (to_bfloat16, "BF16", 2),
-}
 
 
 def hugging_face_config(config: ModelConfig, dtype: str) -> dict[str, Any]:
@@ -135,7 +106,7 @@ def write_tokenizer(tokenizer: TokenizerFiles, target: Path) -> None:
     (target / "tokenizer.json").write_bytes(tokenizer.tokenizer_json)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "chat_template": tokenizer.chat_template,
+        "chat_template": tokenizer.chat_templates.get("default"),
         "clean_up_tokenization_spaces": False,
         **tokenizer.special_tokens,
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.roofline import MachineLimits
-from benchmarks.script import in_own_process
+from benchmarks.script import ROOT, in_own_process
 
 from quire.bench.environment import collect_environment
 from quire.plan.machine import read_machine
@@ -22,12 +22,12 @@ WRITTEN = ("benchmarks/results", "benchmarks/img", "benchmarks/RESULTS.md")
 """What runs write themselves: a change to it is none to what is measured."""
 
 
-def describe(root: Path) -> dict[str, Any]:
+def describe() -> dict[str, Any]:
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _git(root, "rev-parse", "HEAD"),
-        "uncommitted_changes": uncommitted_changes(root),
-        **collect_environment(read_machine()),
+        "commit": _git(ROOT, "rev-parse", "HEAD"),
+        "uncommitted_changes": uncommitted_changes(ROOT),
+        **collect_environment(),
         "kernel_threads": read_machine().num_cores,
     }
 

@@ -19,9 +19,8 @@ INSTALLED = ".installed"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Where everything is kept. `root` is the repository, from which workers import their own files."""
+    """Where everything is kept."""
 
-    root: Path
     cache: Path
     model: str
 
@@ -36,7 +35,7 @@ class Setup:
         logs = self.cache / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         weights = self.weights.path(variant.weights, environment)
-        return Contender(peer, variant, environment, weights, self.root, logs, how_installed=how)
+        return Contender(peer, variant, environment, weights, logs, how_installed=how)
 
     def contenders(self, wanted: Sequence[tuple[Peer, Variant]]) -> tuple[list[Contender], dict[str, str]]:
         """Those that could be made ready, and the reason for each that could not."""

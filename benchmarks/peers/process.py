@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.engines.peer import last_error
+from benchmarks.script import ROOT
 
 STOP_TIMEOUT_S = 15.0
 
@@ -28,9 +29,7 @@ class EngineProcess:
     """Started on construction; `start_time` is a `time.perf_counter` value. What it writes goes to `log`, but for the
     replies of one that is asked: a pipe that nobody reads would halt a server after a few hundred requests."""
 
-    def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path, *, is_asked: bool = True
-    ) -> None:
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path, *, is_asked: bool = True) -> None:
         self._log = log
         self._frozen = False
         self.start_time = time.perf_counter()
@@ -38,7 +37,7 @@ class EngineProcess:
             self._process = subprocess.Popen(
                 command,
                 env={**_environment(), **env},
-                cwd=cwd,
+                cwd=ROOT,  # from which workers import their own files
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if is_asked else stderr,
                 stderr=stderr,

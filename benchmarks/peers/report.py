@@ -15,15 +15,14 @@ from benchmarks.peers.cases import CASES, Case, Figure
 from benchmarks.peers.goals import Goal, Rival, goals_of, rivals
 from benchmarks.peers.plot import plotted, write_plots
 from benchmarks.peers.quality import GREEDY_PROMPTS, GREEDY_TOKENS, WINDOW
-from benchmarks.peers.results import Measured, Results, is_quire, read_results, significant
+from benchmarks.peers.results import CLASSES, Measured, Results, is_quire, read_results, significant
 from benchmarks.peers.roofline import fraction
 from benchmarks.peers.run import PEERS
 from benchmarks.peers.serving import MAX_P99_MS
+from benchmarks.script import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "benchmarks" / "RESULTS.md"
 TITLE = "quire and its peers"
-CLASSES = (("16", "16-bit"), ("8", "8-bit"), ("4", "4-bit"), ("32", "32-bit"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def render(page: Page, first: Results, others: Sequence[Results]) -> Iterable[st
         yield from (f"![{case.letter}. {case.title}](img/peers_{case.letter}.png)", "")
     yield from tables(first, "##")
     for results in others:
-        yield from (f"## {title(results)}", "", f"{provenance(results)}. Repeat it: `{command(results)}`.", "")
+        yield from (f"## {title(results)}", "", f"{provenance(results)}. Repeat it: `{command(results.about[0])}`.", "")
         yield from tables(results, "###")
         yield from versions(results)
         yield from (*rates(results), "")
@@ -78,9 +77,8 @@ def render(page: Page, first: Results, others: Sequence[Results]) -> Iterable[st
 
 
 def tables(results: Results, heading: str) -> Iterable[str]:
-    for case in CASES.values():
-        if any(run["case"] == case.letter for run in results.content["runs"]):
-            yield from case_section(results, case, heading)
+    for case in plotted(results):
+        yield from case_section(results, case, heading)
     yield from ratio_section(results, heading)
     yield from quality_section(results, heading)
     yield from missing_section(results, heading)
@@ -113,14 +111,10 @@ def made(machine: Mapping[str, Any]) -> str:
     return f"{found}, with uncommitted changes to {', '.join(changed)}" if changed else found
 
 
-def command(results: Results) -> str:
-    return run_command(results.about[0])
-
-
-def run_command(about: Mapping[str, Any]) -> str:
+def command(about: Mapping[str, Any]) -> str:
     """As it was given; what is left to a default that may change is written out."""
     settings = about["settings"]
-    words = shlex.split(settings.get("command", "python -m benchmarks.peers"))
+    words = shlex.split(settings["command"])
     num_tokens = settings["perplexity_tokens"]
     words += ["--perplexity-tokens", str(num_tokens)] if num_tokens and "--perplexity-tokens" not in words else []
     return shlex.join([*words, "--output", shown(about["path"])])
@@ -130,7 +124,7 @@ def later_runs(results: Results) -> Iterable[str]:
     """Which cases are not of the first run, and of which."""
     for run in results.about[1:]:
         machine, rounds = run["machine"], run["settings"]["rounds"]
-        yield f"{cases_of(run)}: {made(machine)}, on {machine['cpu']}, {rounds} rounds, by `{run_command(run)}`."
+        yield f"{cases_of(run)}: {made(machine)}, on {machine['cpu']}, {rounds} rounds, by `{command(run)}`."
         yield ""
 
 
@@ -154,7 +148,7 @@ def introduction(page: Page, results: Results) -> Iterable[str]:
         " few streams, for one, do not read all of the projection to the vocabulary (docs/adr/0011-greedy-tokens-by-a-sketch.md)."
     )
     yield from legend(results)
-    yield from ("", f"Repeat it: `{command(results)}`; this page from its JSON: `{page.command()}`.", "")
+    yield from ("", f"Repeat it: `{command(results.about[0])}`; this page from its JSON: `{page.command()}`.", "")
     yield from later_runs(results)
 
 
@@ -171,15 +165,15 @@ def legend(results: Results) -> Iterable[str]:
 
 
 def case_section(results: Results, case: Case, heading: str) -> Iterable[str]:
-    figures = [figure for figure in case.figures if _anyone_has(results, case, figure)]
+    figures = results.figures(case)
     yield from (f"{heading} {case.letter}. {case.title}", "")
     yield "| class | engine | perplexity | " + " | ".join(figure.label for figure in figures) + " |"
     yield "|---|---|---|" + "---|" * len(figures)
-    for bits, label in CLASSES:
+    for bits in CLASSES:
         for engine in results.engines(bits):
             cells = [cell(results, case, engine, figure) for figure in figures]
             if any(text != "–" for text in cells):
-                cells = [label, named(results, engine), perplexity(results, engine), *cells]
+                cells = [f"{bits}-bit", named(results, engine), perplexity(results, engine), *cells]
                 yield "| " + " | ".join(cells) + " |"
     yield from ("", *notes(results, case))
 
@@ -192,7 +186,7 @@ def notes(results: Results, case: Case) -> Iterable[str]:
             " where packing takes long).",
             "",
         )
-    if any(run["case"] == case.letter and "max_rate" in run["figures"] for run in results.content["runs"]):
+    if "max_rate" in [figure.key for figure in results.figures(case)]:
         ttft, tpot = MAX_P99_MS["ttft_p99_ms"], MAX_P99_MS["tpot_p99_ms"]
         seconds = next(
             (run["settings"].get("rate_seconds") for run in results.about if case.letter in run["cases"]), None
@@ -203,10 +197,6 @@ def notes(results: Results, case: Case) -> Iterable[str]:
             + (f" Each rate lasts at least {seconds:.0f} s." if seconds else ""),
             "",
         )
-
-
-def _anyone_has(results: Results, case: Case, figure: Figure) -> bool:
-    return any(run["case"] == case.letter and figure.key in run["figures"] for run in results.content["runs"])
 
 
 def named(results: Results, engine: str) -> str:
@@ -243,13 +233,13 @@ def ratio_section(results: Results, heading: str = "##") -> Iterable[str]:
     rows, met = [], set()
     for case in CASES.values():
         for figure in case.figures:
-            for bits, label in CLASSES:
+            for bits in CLASSES:
                 for engine in filter(is_quire, results.engines(bits)):
                     ours = results.measured(case.letter, engine, figure.key)
                     if ours is not None:
                         compared = rivals(results, case, bits, figure)
                         met |= {(case.letter, figure.key, bits, rival.times) for rival in compared}
-                        start = f"| {case.letter} {figure.label} | {label} | {engine} | {change(results, engine)}"
+                        start = f"| {case.letter} {figure.label} | {bits}-bit | {engine} | {change(results, engine)}"
                         start += f" | {significant(ours.median)}"
                         rows += [f"{start} | {against(results, engine, ours, rival, figure)} |" for rival in compared]
     if rows:
@@ -355,16 +345,11 @@ def growth_section(folder: Path) -> Iterable[str]:
     """What `python -m benchmarks.growth` left beside the page, if anything."""
     plot, figures = folder / "img" / "growth.png", folder / "results" / "growth.json"
     if plot.exists() and figures.exists():
-        about = json.loads(figures.read_text()).get("about")
-        when = (
-            "a run that recorded neither its date nor its machine"
-            if about is None
-            else f"{made(about)}, on {about['cpu']}"
-        )
+        about = json.loads(figures.read_text())["about"]
         yield from ("## How a step grows with context and batch", "")
         yield (
-            f"quire alone, {when}; figures: `benchmarks/results/growth.json`. Repeat it: `python -m benchmarks.growth --plot"
-            " benchmarks/img/growth.png --output benchmarks/results/growth.json`."
+            f"quire alone, {made(about)}, on {about['cpu']}; figures: `benchmarks/results/growth.json`. Repeat it:"
+            " `python -m benchmarks.growth --plot benchmarks/img/growth.png --output benchmarks/results/growth.json`."
         )
         yield from ("", "![growth](img/growth.png)", "")
 

@@ -13,6 +13,8 @@ from benchmarks.peers.cases import Case, Figure
 from benchmarks.peers.engines.peer import SMOLLM2
 
 DIGITS = 3
+CLASSES = ("16", "8", "4", "32")
+"""Bits of a weight, in the order in which pages have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class Results:
     def about(self) -> Sequence[Mapping[str, Any]]:
         """Its runs, as `read_results` says."""
         return self.content["about"]  # type: ignore[no-any-return]
+
+    def figures(self, case: Case) -> list[Figure]:
+        """Those that any engine has."""
+        found = {key for run in self.content["runs"] if run["case"] == case.letter for key in run["figures"]}
+        return [figure for figure in case.figures if figure.key in found]
 
     def measured(self, case: str, engine: str, figure: str) -> Measured | None:
         values = [

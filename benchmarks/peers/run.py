@@ -50,7 +50,6 @@ class Options:
     """`command` is what a reader types to repeat the run. `perplexity_tokens` is 0 where nothing is to be checked."""
 
     command: str
-    root: Path
     cache: Path
     output: Path
     model: str
@@ -90,7 +89,7 @@ def run(options: Options) -> bool:
     """Whether anything was measured."""
     text_path = fetch_text(options.cache)
     text = read_text(text_path, options.model)
-    setup = Setup(options.root, options.cache, options.model)
+    setup = Setup(options.cache, options.model)
     wanted, unconverted = wanted_variants(options.model, options.engines, options.quantizations, options.cases)
     for name, reason in unconverted.items():
         print(f"{name} is left out: {reason}", flush=True)
@@ -132,7 +131,7 @@ def begin_record(options: Options, contenders: Sequence[Contender], absent: dict
         "awake": True,
         "rate_seconds": RATE_SECONDS,
     }
-    return Record(options.output, describe(options.root), settings, asdict(limits), rooflines, absent=absent)
+    return Record(options.output, describe(), settings, asdict(limits), rooflines, absent=absent)
 
 
 def stored_config(model: str) -> ModelConfig:

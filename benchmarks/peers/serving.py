@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import msgspec
 from benchmarks.peers.cases import Figures, Sizes
 from benchmarks.peers.contender import Contender
 from benchmarks.peers.engines.peer import Variant
@@ -20,11 +20,10 @@ from quire.bench.serve.bench import ServeBench, ServeOptions
 from quire.bench.serve.datasets import DatasetChoice
 from quire.bench.serve.result import ServeResult
 from quire.bench.serve.traffic import Traffic
+from quire.bench.startup import first_token_time
 from quire.bench.workloads import Lengths
 from quire.client.address import ServerAddress
-from quire.client.discovery import find_model
-from quire.client.load_client import LoadClient
-from quire.client.server_process import free_port
+from quire.client.server_process import answers, free_port
 
 START_TIMEOUT_S = 900.0
 POLL_S = 0.01
@@ -64,52 +63,28 @@ def start_server(contender: Contender, variant: Variant) -> RunningServer:
 
 def _wait_until_ready(server: RunningServer, path: str) -> None:
     with httpx.Client(trust_env=False, timeout=5) as client:
-        while time.perf_counter() - server.process.start_time < START_TIMEOUT_S:
+        while not answers(client, server.address.root + path):
             if not server.process.is_running:
                 raise EngineError(server.process.failure())
-            try:
-                if client.get(server.address.root + path).status_code == httpx.codes.OK:
-                    return
-            except httpx.TransportError:
-                pass
+            if time.perf_counter() - server.process.start_time > START_TIMEOUT_S:
+                raise EngineError(f"its server was not ready within {START_TIMEOUT_S:.0f} s")
             time.sleep(POLL_S)
-    raise EngineError(f"its server was not ready within {START_TIMEOUT_S:.0f} s")
 
 
 def first_token_through_server(contender: Contender, prompt: list[int]) -> float:
-    """Seconds from the start of the server's process to the first token at its client. Raises EngineError."""
+    """Seconds from the start of the server's process to the first token at its client. Raises EngineError or RemoteError."""
     server = start_server(contender, contender.variant)
     try:
-        body = {"model": find_model(server.address).name, "prompt": prompt, "max_tokens": 8}
-        body |= {"stream": True, "temperature": 0, "ignore_eos": True}
-        answer = asyncio.run(_stream(server.address, msgspec.json.encode(body)))
-        if answer is None:
-            raise EngineError("its server's first answer held no token")
-        return answer - server.process.start_time
+        return first_token_time(server.address, prompt) - server.process.start_time
     finally:
         server.process.stop()
-
-
-async def _stream(address: ServerAddress, body: bytes) -> float | None:
-    client = LoadClient(address, START_TIMEOUT_S)
-    answer = await client.stream("/v1/completions", body)
-    client.close()
-    if answer.error is not None:
-        raise EngineError(f"its server's first answer failed: {answer.error}")
-    return answer.arrivals[0] if answer.arrivals else None
 
 
 def highest_good(rates: Sequence[float], is_good: Callable[[float], bool]) -> float:
     """The last of ascending rates that is good, where none above a bad one is; 0 if none is. By halving: low rates take
     the longest, and most of them need not be asked."""
-    num_good, first_bad = 0, len(rates)
-    while num_good < first_bad:
-        middle = (num_good + first_bad) // 2
-        if is_good(rates[middle]):
-            num_good = middle + 1
-        else:
-            first_bad = middle
-    return float(rates[num_good - 1]) if num_good else 0.0
+    num_good = bisect.bisect_left(rates, True, key=lambda rate: not is_good(rate))
+    return rates[num_good - 1] if num_good else 0.0
 
 
 def num_requests_at(rate: float, sizes: Sizes) -> int:
@@ -164,15 +139,15 @@ class Load:
         )
         options = ServeOptions(server.address, dataset, (Traffic(rate),), tokenizer=self.model)
         server.process.thaw()
-        (run,) = asyncio.run(ServeBench(options).run())
-        return run.result
+        (result,) = asyncio.run(ServeBench(options).run())
+        return result
 
 
 def _figures(result: ServeResult) -> Figures:
     errors = result.errors()
     if errors:
         raise EngineError(f"{sum(errors.values())} requests failed: {next(iter(errors))}")
-    found = result.measurement.to_dict(("ttft", "tpot"), (50, 99))
+    found = result.run.to_dict(("ttft", "tpot"), (50, 99))
     return {
         f"{name}_p{percent}_ms": found[f"p{percent}_{name}_ms"] for name in ("ttft", "tpot") for percent in (50, 99)
     }

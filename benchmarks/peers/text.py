@@ -36,13 +36,9 @@ def fetch_text(folder: Path) -> Path:
     return path
 
 
-def read_tokenizer(model: str) -> Tokenizer:
-    return Tokenizer(open_checkpoint(model, with_weights=False).tokenizer)
-
-
 def read_text(path: Path, model: str) -> Text:
     """A text file as the tokens of a built-in model."""
-    tokenizer = read_tokenizer(model)
+    tokenizer = Tokenizer(open_checkpoint(model, with_weights=False).tokenizer)
     token_ids = tokenizer.encode(path.read_text(), add_special_tokens=False)
     return Text(token_ids, tuple(tokenizer.encode("")))
 

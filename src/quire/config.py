@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -21,10 +20,7 @@ PackedCache = Literal["auto", "on", "off"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 EvictionPolicyName = Literal["lru", "lfu"]
 
-
 MAX_PORT = 65535
-
-
 OFFLINE_BATCHED_TOKENS = 704
 """Of `LLM`, whose answers come all at the end: prompts are 4 % faster than with 512 tokens a step, and whoever decodes beside them is
 kept a third longer (docs/lab.md)."""
@@ -39,56 +35,41 @@ def knob(default: Any, help: str, *, choices: tuple[str, ...] | None = None, at_
 
 LARGEST_NUMBER = 10**18
 """Which still fits into 64 bits."""
+_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    str: ((str,), "text"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+}
+"""By a default's type: what a knob's value may be. 'no' would count as true otherwise."""
 
 
-def check_whole_numbers(config: Any) -> None:
-    """Raises InvalidRequestError for a knob of `config` that is below its least value or too large, or no whole number."""
+def check_knobs(config: Any) -> None:
+    """Raises InvalidRequestError for a knob of `config` with a value that is not of its kind, too small or too large, or none of its choices."""
     for knob_field in fields(config):
-        low, name, value = knob_field.metadata["at_least"], knob_field.name, getattr(config, knob_field.name)
-        if low is None or value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise InvalidRequestError(
-                f"{name} must be a whole number >= {low}, got {value!r}.", field=name, value=value
-            )
-        if value > LARGEST_NUMBER:
-            raise InvalidRequestError(f"{name} must be at most {LARGEST_NUMBER}; choose a smaller number.", field=name)
-
-
-def check_kinds(config: Any) -> None:
-    """Raises InvalidRequestError for a knob of `config` that is text, a number, true or false, or a tuple of texts by default, and now something
-    else: 'no' would count as true, and each of its letters as a text."""
-    kinds: dict[type, tuple[tuple[type, ...], str]] = {
-        bool: ((bool,), "true or false"),
-        str: ((str,), "text"),
-        int: ((int,), "a whole number"),
-        float: ((int, float), "a number"),
-    }
-    for knob_field in fields(config):
-        value = getattr(config, knob_field.name)
-        if isinstance(knob_field.default, tuple):
+        name, value, default = knob_field.name, getattr(config, knob_field.name), knob_field.default
+        low, choices = knob_field.metadata["at_least"], knob_field.metadata["choices"]
+        if isinstance(default, tuple):
             if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
                 # The value may be a key, which belongs into no log.
-                raise InvalidRequestError(f"{knob_field.name} must be a tuple of texts.", field=knob_field.name)
-            continue
-        of, wanted = kinds.get(type(knob_field.default), ((object,), ""))
-        if not isinstance(value, of) or (isinstance(value, bool) and wanted and bool not in of):
-            raise InvalidRequestError(
-                f"{knob_field.name} must be {wanted}, got {value!r}.", field=knob_field.name, value=repr(value)
-            )
-
-
-def check_choices(config: Any) -> None:
-    """Raises InvalidRequestError for a knob of `config` whose value is none of its choices."""
-    for knob_field in fields(config):
-        choices = knob_field.metadata["choices"]
-        value = getattr(config, knob_field.name)
+                raise InvalidRequestError(f"{name} must be a tuple of texts.", field=name)
+        elif low is not None and value is not None:
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise _refused(name, value, f"a whole number >= {low}")
+            if value > LARGEST_NUMBER:
+                raise InvalidRequestError(
+                    f"{name} must be at most {LARGEST_NUMBER}; choose a smaller number.", field=name
+                )
+        elif type(default) in _KINDS:
+            kinds, wanted = _KINDS[type(default)]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise _refused(name, value, wanted)
         if choices and value not in choices:
-            raise InvalidRequestError(
-                f"{knob_field.name} must be one of {', '.join(choices)}, got {value!r}.",
-                field=knob_field.name,
-                value=value,
-            )
+            raise _refused(name, value, f"one of {', '.join(choices)}")
+
+
+def _refused(name: str, value: object, wanted: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{name} must be {wanted}, got {value!r}.", field=name, value=value)
 
 
 MODEL_HELP = "built-in name, directory, .gguf file, or Hugging Face repo id[@revision] (default: smollm2)"
@@ -177,18 +158,12 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if isinstance(self.model, os.PathLike):
             object.__setattr__(self, "model", os.fspath(self.model))
-        check_whole_numbers(self)
-        check_kinds(self)
+        check_knobs(self)
         if not 0.0 < self.memory_utilization <= 1.0:
-            raise InvalidRequestError(
-                f"memory_utilization must be in (0, 1], got {self.memory_utilization!r}.",
-                field="memory_utilization",
-                value=self.memory_utilization,
-            )
-        check_choices(self)
+            raise _refused("memory_utilization", self.memory_utilization, "in (0, 1]")
 
 
-def engine_config(model: str | os.PathLike[str], knobs: Mapping[str, Any]) -> EngineConfig:
+def engine_config(**knobs: Any) -> EngineConfig:
     """Of keyword arguments, as `LLM` and `AsyncLLM` take them. Raises TypeError, as Python does, for one that is no field, with the field
     that is spelled most like it."""
     names = [knob_field.name for knob_field in fields(EngineConfig)]
@@ -199,7 +174,7 @@ def engine_config(model: str | os.PathLike[str], knobs: Mapping[str, Any]) -> En
             alike = difflib.get_close_matches(name, names, n=1)
             meant = f"did you mean {alike[0]}?" if alike else "leave it out."
             raise TypeError(f"{name} is no argument of LLM or AsyncLLM: they take the fields of EngineConfig; {meant}")
-    return EngineConfig(model=os.fspath(model) if isinstance(model, os.PathLike) else model, **knobs)
+    return EngineConfig(**knobs)
 
 
 LogFormat = Literal["text", "json"]
@@ -245,8 +220,7 @@ class ServerConfig:
     log_format: LogFormat = knob("text", "format of what the API processes log", choices=get_args(LogFormat))
 
     def __post_init__(self) -> None:
-        check_whole_numbers(self)
-        check_kinds(self)
+        check_knobs(self)
         if not self.host:
             raise InvalidRequestError(
                 "host is empty; name an address to listen on, such as 127.0.0.1, or 0.0.0.0 for every network.",
@@ -260,19 +234,13 @@ class ServerConfig:
                 value="",
             )
         if self.port > MAX_PORT:
-            raise InvalidRequestError(
-                f"port must be at most {MAX_PORT}, got {self.port}.", field="port", value=self.port
-            )
+            raise _refused("port", self.port, f"at most {MAX_PORT}")
         for name in ("queue_timeout", "request_timeout", "reader_timeout", "drain_timeout"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0.0 <= value < float("inf")):
-                raise InvalidRequestError(f"{name} must be seconds >= 0, got {value!r}.", field=name, value=value)
+                raise _refused(name, value, "seconds >= 0")
         if not re.fullmatch(r"[a-zA-Z_]\w*", self.metrics_namespace, re.ASCII):
-            raise InvalidRequestError(
-                f"metrics_namespace must be a word of letters, digits and _, got {self.metrics_namespace!r}.",
-                field="metrics_namespace",
-                value=self.metrics_namespace,
-            )
+            raise _refused("metrics_namespace", self.metrics_namespace, "a word of letters, digits and _")
         for key in self.api_key:
             if not (key.isascii() and key.isprintable() and key.strip() == key != ""):
                 # The key itself belongs into no log.
@@ -285,7 +253,6 @@ class ServerConfig:
                 "enable_management needs an api_key: whoever reaches the port could empty the prefix cache otherwise.",
                 field="enable_management",
             )
-        check_choices(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,10 +88,18 @@ def test_shapes_of_json_datasets(tokenizer: Tokenizer, tmp_path: Path, suffix: s
 
 def test_conversations_without_a_human_are_passed_over(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
-    path.write_text(json.dumps({"conversations": [{"from": "gpt", "value": "alone"}]}) + "\n" + json.dumps(ROWS[0]))
+    passed_over = [{"conversations": [{"from": "gpt", "value": "alone"}]}, {"messages": [{"role": "user"}]}]
+    path.write_text("\n".join(map(json.dumps, [*passed_over, ROWS[0]])))
     assert len(dataset_workload(path, tokenizer, 1, ANY, ONE, 0)) == 1
     with pytest.raises(InvalidRequestError, match="holds 1 prompts, but 2"):
         dataset_workload(path, tokenizer, 2, ANY, ONE, 0)
+
+
+def test_lines_of_a_dataset_end_where_those_of_json_do(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes('{"prompt": "a\u2028b\x85c"}\r\n \n{"prompt": "d"}\n'.encode())
+    workload = dataset_workload(path, tokenizer, 2, Lengths(100, 100), ONE, 0)
+    assert {tokenizer.decode(request.prompt_token_ids) for request in workload} == {"a\u2028b\x85c", "d"}
 
 
 @pytest.mark.parametrize(
@@ -104,6 +112,8 @@ def test_conversations_without_a_human_are_passed_over(tokenizer: Tokenizer, tmp
         ("long.json", b"[" + b"9" * 5000 + b"]", "is not JSON"),
         ("other.jsonl", b'{"question": "x"}', "object 1 has none of the keys"),
         ("scalar.json", b"[3]", "object 1 has none of the keys"),
+        ("number.json", b"5", "is not a JSON list"),
+        ("object.json", b'{"prompt": "x"}', "is not a JSON list"),
         ("latin.txt", b"\xff\xfe\xfa", "cannot be read as UTF-8"),
         ("missing.txt", None, "cannot be read"),
         ("missing.json", None, "cannot be read"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.scheduler.harness import FULL, kv_config, make_sequence, sliding
 
 from quire.cache.kv_cache_manager import KVCacheManager
-from quire.core.kv_layout import NULL_BLOCK
 
 
 def admit(kv: KVCacheManager, sequence, end: int) -> bool:
@@ -148,17 +147,6 @@ def test_a_block_that_left_the_window_before_its_token_was_known_is_not_offered(
     kv.extend(sequence, 8, 9)
     found = [kv.find_prefix(make_sequence(1, [*range(length), 99])).num_tokens for length in (5, 6, 7, 8)]
     assert found == [5, 5, 5, 8], "5 and 6 left, unknown"
-
-
-def test_unused_slots() -> None:
-    kv = KVCacheManager(kv_config(specs=(FULL, sliding(6))), model_identity="m")
-    sequence = make_sequence(0, 30)
-    assert admit(kv, sequence, 18)
-    kv.extend(sequence, 18, 19)
-    sequence.num_planned = 19
-    _, window = kv.block_ids(sequence)
-    assert [block == NULL_BLOCK for block in window] == [True] * 3 + [False] * 2
-    assert kv.num_unused_slots([sequence]) == 1 + 1 + 2, "slot 19 of both groups; 12 and 13, behind the window"
 
 
 def test_without_prefix_caching_nothing_is_kept() -> None:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from quire.checkpoint.checkpoint import open_checkpoint
-from quire.checkpoint.gguf.token_type import TokenType
+from quire.checkpoint.gguf.metadata import TokenType
 from quire.checkpoint.gguf_tokenizer import read_gguf_tokenizer
-from quire.checkpoint.tokenizer_json import byte_level_tokenizer_json, serialize
+from quire.checkpoint.tokenizer_json import byte_level_tokenizer_json
 from quire.errors import CheckpointError, QuireError, UnsupportedModelError
 
 SENTENCES = [
@@ -119,7 +119,7 @@ SENTENCEPIECE_TOKENIZER = Tokenizer.from_buffer(
 def words(pre_tokenizer: str, text: str) -> list[str]:
     """How a text is cut before merging, in plain characters."""
     vocab = {char: i for i, char in enumerate(map(chr, range(0x21, 0x180)))}
-    tokenizer = Tokenizer.from_buffer(serialize(byte_level_tokenizer_json(pre_tokenizer, vocab, [], [])))
+    tokenizer = Tokenizer.from_buffer(byte_level_tokenizer_json(pre_tokenizer, vocab, [], []))
     assert tokenizer.pre_tokenizer is not None
     return [word.replace("Ġ", " ").replace("Ċ", "\n") for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 

@@ -16,7 +16,7 @@ from tests.tiny_models import save_sentence_transformer
 from quire.checkpoint.hub import fetch_repository, parse_repository
 from quire.checkpoint.model_config import PoolingConfig
 from quire.checkpoint.pooling import read_pooling
-from quire.errors import DownloadError
+from quire.errors import DownloadError, ModelNotFoundError
 
 RESOLVE = """
 import json, sys
@@ -175,6 +175,14 @@ def test_an_error_without_words_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     repository = parse_repository("org/never-fetched")
     assert repository is not None
     with pytest.raises(DownloadError, match="failed: ConnectionResetError; run it again"):
+        fetch_repository(repository, with_weights=False)
+
+
+@pytest.mark.parametrize("reference", ["org/na--me", "org/name.git", "org/name-", f"org/na..me@{OLD}"])
+def test_names_that_no_hub_takes(reference: str) -> None:
+    repository = parse_repository(reference)
+    assert repository is not None
+    with pytest.raises(ModelNotFoundError, match="The hub has no model org/na"):
         fetch_repository(repository, with_weights=False)
 
 

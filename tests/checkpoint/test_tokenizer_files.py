@@ -37,11 +37,11 @@ def test_whether_bos_goes_first_is_kept_where_it_is_said(tmp_path: Path) -> None
 
 
 def test_the_newest_place_of_a_chat_template_wins(tmp_path: Path) -> None:
-    assert read(tmp_path).chat_template is None
-    assert read(tmp_path, tokenizer_config={"chat_template": "config"}).chat_template == "config"
-    assert read(tmp_path, chat_template={"chat_template": "json"}).chat_template == "json"
+    assert read(tmp_path).chat_templates == {}
+    assert read(tmp_path, tokenizer_config={"chat_template": "config"}).chat_templates == {"default": "config"}
+    assert read(tmp_path, chat_template={"chat_template": "json"}).chat_templates == {"default": "json"}
     (tmp_path / "chat_template.jinja").write_text("jinja")
-    assert read(tmp_path).chat_template == "jinja"
+    assert read(tmp_path).chat_templates == {"default": "jinja"}
 
 
 def test_templates_for_special_uses_keep_their_names(tmp_path: Path) -> None:

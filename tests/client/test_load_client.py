@@ -108,6 +108,25 @@ def against(handler: Handler, use: Callable[[str], Awaitable[None]]) -> None:
 EVENTS = b'data: {"choices":[{"text":"a","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
 
+def test_a_path_that_is_no_ascii_is_encoded_as_urls_are() -> None:
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(EVENTS), EVENTS))
+
+    async def use(url: str) -> None:
+        for path in ("", "/v1", "/a/ä"):
+            client = LoadClient(parse_address(url + path), 30)
+            assert (await client.stream("/v1/completions", b"")).error is None
+            client.close()
+        host = url.removeprefix("http://").encode()
+        assert all(b"\r\nHost: %s\r\n" % host in head for head in heads)
+
+    against(answer, use)
+    assert [head.split()[1] for head in heads] == [*[b"/v1/completions"] * 2, b"/a/%C3%A4/v1/completions"]
+
+
 def test_connections_are_kept_and_replaced_when_the_server_closed_them() -> None:
     connections: list[int] = []
 

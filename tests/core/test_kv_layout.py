@@ -6,18 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.kv_layout import (
-    FullAttentionSpec,
-    KVSpec,
-    SlidingWindowSpec,
-    bytes_per_block,
-    group_layers,
-    make_kv_cache_config,
-    num_blocks_per_sequence,
-)
+from quire.core.kv_layout import KVSpec, bytes_per_block, group_layers, make_kv_cache_config, num_blocks_per_sequence
 
-FULL = FullAttentionSpec(num_kv_heads=1, head_dim=256)
-SLIDING = SlidingWindowSpec(num_kv_heads=1, head_dim=256, sliding_window=512)
+FULL = KVSpec(num_kv_heads=1, head_dim=256)
+SLIDING = KVSpec(num_kv_heads=1, head_dim=256, window=512)
 
 
 def test_uniform_layers_make_one_group() -> None:

@@ -12,7 +12,6 @@ from quire.checkpoint.tokenizer_json import (
     AddedToken,
     byte_level_tokenizer_json,
     sentencepiece_tokenizer_json,
-    serialize,
 )
 from quire.engine.tokenizer import Tokenizer
 
@@ -39,7 +38,7 @@ def byte_level_json() -> dict[str, Any]:
         AddedToken(265, "<tool é>"),
     ]
     result: dict[str, Any] = json.loads(
-        serialize(byte_level_tokenizer_json("gpt-2", {piece: i for i, piece in enumerate(pieces)}, merges, added))
+        byte_level_tokenizer_json("gpt-2", {piece: i for i, piece in enumerate(pieces)}, merges, added)
     )
     return result
 
@@ -55,9 +54,7 @@ def sentencepiece_json(add_space_prefix: bool) -> dict[str, Any]:
         AddedToken(2, "</s>", special=True),
     ]
     result: dict[str, Any] = json.loads(
-        serialize(
-            sentencepiece_tokenizer_json(pieces, scores, added, unk_token="<unk>", add_space_prefix=add_space_prefix)
-        )
+        sentencepiece_tokenizer_json(pieces, scores, added, unk_token="<unk>", add_space_prefix=add_space_prefix)
     )
     return result
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from benchmarks.oracle import load_transformers
 from benchmarks.peers.engines.quire import prompt_logprobs
+from benchmarks.peers.engines.transformers import window_logprobs
 from benchmarks.peers.text import Text
-from benchmarks.quality import excerpts, greedy_agreement, oracle_logprobs, text_perplexity, top1_agreement
+from benchmarks.quality import excerpts, greedy_agreement, text_perplexity, top1_agreement
 
 from quire import LLM, SamplingParams
 
@@ -53,7 +54,7 @@ def test_perplexity_and_bfloat16(model: str) -> None:
             text = Text(tokenizer.encode(TEXT, add_special_tokens=False), tuple(tokenizer.encode("")))
             windows = text.windows(512, 3 * 512)
             assert text_perplexity(prompt_logprobs(llm, windows)) == pytest.approx(
-                text_perplexity(oracle_logprobs(oracle, windows)), rel=tolerance
+                text_perplexity(window_logprobs(oracle, windows)), rel=tolerance
             )
             agreement, _ = top1_agreement(llm, oracle, windows)
             assert agreement >= 0.97

@@ -272,7 +272,7 @@ def test_cancelling_aborts_the_request(tiny_bert: Path) -> None:
             await tasks[0]
             await engine.encode("the last")
             scheduler = client.engine.scheduler
-            assert (scheduler.num_waiting, scheduler.num_running) == (0, 0)
+            assert (len(scheduler.waiting), len(scheduler.running)) == (0, 0)
             return scheduler.num_prompt_tokens
 
     # One step may have been filled before the texts were dropped: 512 tokens.

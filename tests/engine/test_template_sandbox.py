@@ -11,8 +11,7 @@ import pytest
 from small_tokenizers import byte_level_json, tokenizer_files
 
 from quire.engine.chat_template import render_chat
-from quire.engine.template_budget import TemplateBudget, TemplateLimitError
-from quire.engine.template_limits import TemplateLimits
+from quire.engine.template_budget import TemplateBudget, TemplateLimitError, TemplateLimits
 from quire.engine.template_sandbox import compile_template, render_template
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import ChatTemplateError

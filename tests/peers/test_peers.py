@@ -12,13 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from benchmarks.peers.__main__ import need, parse_runs
 from benchmarks.peers.cases import CASES, FULL, Case, Figures
 from benchmarks.peers.contender import START_BYTES, TURN_BYTES, Contender, make_room
-from benchmarks.peers.convert import to_bfloat16
 from benchmarks.peers.engines.llama_cpp import common_prefix
 from benchmarks.peers.engines.onnxruntime_genai import set_threads
 from benchmarks.peers.engines.peer import GEMMA, SMOLLM2, Environment, Peer, Variant
@@ -116,12 +113,6 @@ def test_peers_without_weights_of_the_model_are_named() -> None:
     assert wanted_variants(SMOLLM2, [], (), "a")[1] == {}
 
 
-def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
-    values = np.random.default_rng(0).standard_normal(10_000, np.float32)
-    expected = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
-    assert (to_bfloat16(values) == expected).all()
-
-
 def test_common_prefix_leaves_each_prompt_a_token() -> None:
     shared = list(range(100))
     assert common_prefix([[*shared, 1], [*shared, 2]]) == shared
@@ -158,7 +149,7 @@ def test_a_high_rate_is_asked_for_longer_than_its_burst() -> None:
 
 
 def contender(name: str, tmp_path: Path, kind: type[Contender] = Contender) -> Contender:
-    return kind(Peer("none", ()), Variant(name, 16, "none"), Environment(tmp_path), tmp_path, tmp_path, tmp_path)
+    return kind(Peer("none", ()), Variant(name, 16, "none"), Environment(tmp_path), tmp_path, tmp_path)
 
 
 def record(tmp_path: Path) -> Record:
@@ -183,7 +174,7 @@ def counting(folder: Path, *, installed: bool) -> Counting:
     peer = Peer("none", (), (lambda _: "") if installed else None)
     weights = folder / "weights"
     weights.mkdir(exist_ok=True)
-    return Counting(peer, Variant("counting", 16, "none"), Environment(folder), weights, folder, folder)
+    return Counting(peer, Variant("counting", 16, "none"), Environment(folder), weights, folder)
 
 
 TEXT = Text(list(range(3000)))
@@ -367,7 +358,7 @@ def test_onnxruntime_gets_its_number_of_threads_where_it_looks_for_it(tmp_path: 
 
 
 def test_a_worker_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
-    process = EngineProcess([sys.executable, "-c", "input(); input()"], {}, tmp_path / "log", tmp_path)
+    process = EngineProcess([sys.executable, "-c", "input(); input()"], {}, tmp_path / "log")
     with pytest.raises(EngineError, match="no answer within"):
         process.ask({"op": "load"}, 0.2)
     process.freeze()
@@ -379,7 +370,7 @@ def test_a_server_may_write_as_much_as_it_likes(tmp_path: Path) -> None:
     """More than a pipe holds: vLLM writes a line a request."""
     log = tmp_path / "log"
     writes = "print('served\\n' * 100_000, flush=True); import sys; sys.stderr.write('done\\n'); sys.exit(3)"
-    process = EngineProcess([sys.executable, "-c", writes], {}, log, tmp_path, is_asked=False)
+    process = EngineProcess([sys.executable, "-c", writes], {}, log, is_asked=False)
     deadline = time.monotonic() + 60
     while process.is_running and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -41,6 +41,7 @@ def content(engines: dict[str, Any], runs: list[dict[str, Any]], **more: Any) ->
         "cases": "ab",
         "perplexity_tokens": 2048,
         "reference": "fp32",
+        "command": "python -m benchmarks.peers",
         **more.pop("settings", {}),
     }
     empty: dict[str, Any] = {"quality": {}, "absent": {}, "skipped": [], "rooflines": {}}

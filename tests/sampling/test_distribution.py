@@ -15,7 +15,7 @@ def test_what_weighs_nothing_is_never_drawn_and_a_border_belongs_to_what_follows
 
 def test_weights_are_relative_to_the_largest_and_flatter_the_hotter() -> None:
     row = np.array([1.0, 3.0, -np.inf], np.float32)
-    weights = token_weights([row, row], np.array([3.0, 3.0], np.float32), [0.5, 2.0])
+    weights = token_weights([row, row], [3.0, 3.0], [0.5, 2.0])
     np.testing.assert_allclose(weights, [[np.exp(-4), 1, 0], [np.exp(-1), 1, 0]])
 
 

@@ -92,7 +92,7 @@ def test_alone_and_among_hostile_neighbours(backend: str, probe: str, vocab_size
 def test_every_intermediate_result_is_the_same_bit_for_bit(vocab_size: int, num_threads: int) -> None:
     """A token hides a moved last bit almost always, so the weights and logprobs themselves are compared."""
     logits = (torch.randn(64, vocab_size, generator=torch.Generator().manual_seed(1)) * 4).numpy()
-    largest = logits.max(axis=1)
+    largest = logits.max(axis=1).tolist()
     torch.set_num_threads(1)
     alone = [token_weights([logits[i]], largest[i : i + 1], [0.7])[0] for i in range(64)]
     cumulative = [weights.cumsum(0) for weights in alone]

@@ -9,18 +9,18 @@ from tests.scheduler.simulated_worker import SimulatedWorker
 
 from quire.cache.kv_cache_manager import KVCacheManager
 from quire.config import SchedulerConfig
-from quire.core.kv_layout import FullAttentionSpec, KVCacheConfig, KVGroup, KVSpec, SlidingWindowSpec
+from quire.core.kv_layout import KVCacheConfig, KVGroup, KVSpec
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import Sequence
 from quire.core.step import StepPlan
 from quire.scheduler.scheduler import RowUpdate, Scheduler
 
-FULL = FullAttentionSpec(1, 8)
+FULL = KVSpec(1, 8)
 VOCAB_SIZE = 1000
 
 
-def sliding(window: int) -> SlidingWindowSpec:
-    return SlidingWindowSpec(1, 8, window)
+def sliding(window: int) -> KVSpec:
+    return KVSpec(1, 8, window)
 
 
 def kv_config(num_blocks: int = 65, block_size: int = 4, specs: tuple[KVSpec, ...] = (FULL,)) -> KVCacheConfig:

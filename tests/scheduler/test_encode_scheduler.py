@@ -81,7 +81,7 @@ def test_an_aborted_text_is_not_computed_or_not_answered() -> None:
     plan = scheduler.plan()
     assert plan is not None
     assert answer(scheduler, plan) == [last.seq_id]
-    assert (scheduler.num_waiting, scheduler.num_running) == (0, 0)
+    assert (len(scheduler.waiting), len(scheduler.running)) == (0, 0)
 
 
 def test_an_error_ends_only_its_own_text() -> None:
@@ -180,5 +180,5 @@ def test_each_text_is_answered_once_whatever_happens(
     assert set(answered.values()) <= {1}
     assert set(range(len(lengths))) - aborted <= set(answered)
     assert all(sequence.finished for sequence in sequences)
-    assert (scheduler.num_waiting, scheduler.num_running) == (0, 0)
+    assert (len(scheduler.waiting), len(scheduler.running)) == (0, 0)
     assert not scheduler._params, "nothing is left of a text"

@@ -176,7 +176,7 @@ def test_forks_wait_for_the_budget_and_the_first_in_order_for_nobody() -> None:
     harness.step()
     for i in (1, 2, 3):
         harness.scheduler.fork(parent, make_sequence(i, [*parent.token_ids[:2], i], arrival_time=1), 2)
-    assert harness.scheduler.num_running == 4
+    assert len(harness.scheduler.running) == 4
     assert rows(harness.step()[0]) == {0: (2, 3, False), 1: (2, 3, True)}
     harness.run()
 
@@ -188,7 +188,7 @@ def test_a_fork_takes_no_block_that_a_protected_sequence_will_need() -> None:
     protected.num_preemptions = MAX_PREEMPTIONS
     harness.add(parent, protected)
     harness.step()
-    assert harness.scheduler.num_running == 2
+    assert len(harness.scheduler.running) == 2
     child = make_sequence(2, parent.token_ids[:10], num_output=6, arrival_time=0)
     harness.scheduler.fork(parent, child, 9)
     assert child.status is SequenceStatus.WAITING

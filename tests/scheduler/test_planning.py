@@ -49,7 +49,7 @@ def test_max_num_seqs_bounds_the_running() -> None:
     harness = Harness(max_num_seqs=2)
     harness.add(*[make_sequence(i, 4, num_output=3) for i in range(5)])
     harness.step()
-    assert (harness.scheduler.num_running, harness.scheduler.num_waiting) == (2, 3)
+    assert (len(harness.scheduler.running), len(harness.scheduler.waiting)) == (2, 3)
     assert all(plan.num_rows <= 2 for plan in harness.run())
 
 

@@ -105,10 +105,10 @@ def test_reset_forgets_everything_unless_something_runs() -> None:
     sequence = make_sequence(0, prompt(16, 5), num_output=2)
     harness.add(sequence)
     harness.step()
-    assert not harness.scheduler.reset_prefix_cache()
+    assert not harness.kv.reset_prefix_cache()
     harness.run()
     assert harness.kv.pool.num_cached == 4
-    assert harness.scheduler.reset_prefix_cache()
+    assert harness.kv.reset_prefix_cache()
     assert harness.kv.pool.num_cached == 0
     again = make_sequence(1, prompt(16, 5), num_output=1)
     harness.add(again)

@@ -14,15 +14,7 @@ from tests.scheduler.simulated_worker import SimulatedWorker, expected_output
 from quire.cache.eviction import EVICTION_POLICIES
 from quire.cache.kv_cache_manager import KVCacheManager
 from quire.config import SchedulerConfig
-from quire.core.kv_layout import (
-    NULL_BLOCK,
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVGroup,
-    KVSpec,
-    SlidingWindowSpec,
-    num_blocks_per_sequence,
-)
+from quire.core.kv_layout import NULL_BLOCK, KVCacheConfig, KVGroup, KVSpec, num_blocks_per_sequence
 from quire.core.sampling_params import SamplingParams
 from quire.core.sequence import FinishReason, Sequence, SequenceStatus
 from quire.core.step import StepPlan
@@ -32,11 +24,11 @@ from quire.scheduler.guarantees import MAX_PREEMPTIONS
 from quire.scheduler.policies import POLICIES
 from quire.scheduler.scheduler import RowUpdate, Scheduler
 
-FULL = FullAttentionSpec(1, 8)
+FULL = KVSpec(1, 8)
 LAYOUTS: dict[str, list[KVSpec]] = {
     "full": [FULL],
-    "sliding": [SlidingWindowSpec(1, 8, 5)],
-    "mixed": [FULL, SlidingWindowSpec(1, 8, 3), SlidingWindowSpec(1, 8, 8)],
+    "sliding": [KVSpec(1, 8, 5)],
+    "mixed": [FULL, KVSpec(1, 8, 3), KVSpec(1, 8, 8)],
 }
 VOCAB_SIZE = 5
 PROMPTS = [[0, 1, 2, 3, 4] * 6, [0, 1, 2, 3, 4, 0, 1, 2] + [3] * 22, [4, 4] * 15]
@@ -197,7 +189,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.num_sequences % 8 == 7)
     @rule()
     def reset(self):
-        done = self.scheduler.reset_prefix_cache()
+        done = self.kv.reset_prefix_cache()
         assert done == (self.kv.pool.num_held == 0)
         assert not done or self.kv.pool.num_cached == 0
 
@@ -268,8 +260,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "kv"):
             return
         running = [s for s in self.live if s.status is SequenceStatus.RUNNING]
-        assert len(running) == self.scheduler.num_running <= self.max_num_seqs
-        assert len(self.live) - len(running) == self.scheduler.num_waiting
+        assert len(running) == len(self.scheduler.running) <= self.max_num_seqs
+        assert len(self.live) - len(running) == len(self.scheduler.waiting)
         for s in self.live:
             assert 0 <= s.num_computed <= s.num_planned <= s.num_known + s.num_samples_in_flight
             assert s.num_known + s.num_samples_in_flight <= s.max_num_tokens
@@ -296,7 +288,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not isinstance(policy, FairPolicy) or policy.num_tenants == 0, "a tenant without sequences is remembered"
         assert not any(self.kv.pool.reference_counts)
         assert not self.kv._hash_chains, "a sequence that is gone is remembered"
-        assert self.scheduler.reset_prefix_cache()
+        assert self.kv.reset_prefix_cache()
         assert self.kv.pool.num_free == self.kv.pool.num_blocks
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from quire.core.kv_layout import FullAttentionSpec, KVCacheDType, KVSpec, SlidingWindowSpec, make_kv_cache_config
+from quire.core.kv_layout import KVCacheDType, KVSpec, make_kv_cache_config
 from quire.core.native import has_native_module
 from quire.kernels import native
 from quire.kernels.array import Arrays
@@ -17,8 +17,8 @@ from quire.kernels.tensor import Tensors
 from quire.kernels.torch_tensors import TorchTensors
 from quire.worker.kv_cache import KVCache
 
-FULL = FullAttentionSpec(2, 8)
-SLIDING = SlidingWindowSpec(2, 8, 4)
+FULL = KVSpec(2, 8)
+SLIDING = KVSpec(2, 8, 4)
 
 
 OF_TORCH = TorchTensors()

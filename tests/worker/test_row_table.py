@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from quire.core.kv_layout import FullAttentionSpec, make_kv_cache_config
+from quire.core.kv_layout import KVSpec, make_kv_cache_config
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import NewRow
 from quire.worker.row_table import RowTable
 
-CONFIG = make_kv_cache_config([FullAttentionSpec(1, 8)], block_size=4, dtype="float32", num_blocks=50)
+CONFIG = make_kv_cache_config([KVSpec(1, 8)], block_size=4, dtype="float32", num_blocks=50)
 
 
 def new_row(seq_id: int, tokens: list[int], blocks: list[int]) -> NewRow:

@@ -25,7 +25,7 @@ from benchmarks.peers.engines.peer import (
     Server,
     Variant,
 )
-from benchmarks.peers.engines.protocol import TokenIds, serve
+from benchmarks.peers.engines.protocol import TokenIds, logprobs_of, serve
 
 VERSION = "0.3.36"
 MAX_BATCH = 2048
@@ -80,15 +80,13 @@ class LlamaCpp:
         return outputs
 
     def logprobs(self, windows: list[TokenIds]) -> list[list[float]]:
-        numpy, found = self._numpy, []
+        found = []
         for window in windows:
             self._open(1, len(window))
             self._forget(range(1))
             self._compute([(token_id, position, 0, True) for position, token_id in enumerate(window)])
-            logits = numpy.stack([self._logits(row) for row in range(len(window) - 1)]).astype(numpy.float64)
-            logits -= logits.max(-1, keepdims=True)
-            chosen = logits[numpy.arange(len(window) - 1), window[1:]]
-            found.append((chosen - numpy.log(numpy.exp(logits).sum(-1))).tolist())
+            logits = self._numpy.stack([self._logits(row) for row in range(len(window) - 1)])
+            found.append(logprobs_of(window[1:], logits))
         return found
 
     def _open(self, num_sequences: int, num_tokens: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.engines.peer import Environment, Peer, Variant
-from benchmarks.peers.engines.protocol import TokenIds, serve
+from benchmarks.peers.engines.protocol import TokenIds, logprobs_of, serve
 
 
 class OnnxRuntimeGenai:
@@ -39,14 +39,12 @@ class OnnxRuntimeGenai:
         return self._genai.Generator(self._model, params)
 
     def logprobs(self, windows: list[TokenIds]) -> list[list[float]]:
-        numpy, found = self._numpy, []
+        found = []
         for window in windows:
             generator = self._generator(len(window) + 1)
             generator.append_tokens(window)
-            logits = numpy.asarray(generator.get_output("logits"))[0, :-1].astype(numpy.float64)
-            logits -= logits.max(-1, keepdims=True)
-            chosen = logits[numpy.arange(len(logits)), window[len(window) - len(logits) :]]
-            found.append((chosen - numpy.log(numpy.exp(logits).sum(-1))).tolist())
+            logits = self._numpy.asarray(generator.get_output("logits"))[0, :-1]
+            found.append(logprobs_of(window[len(window) - len(logits) :], logits))
         return found
 
 

@@ -4,12 +4,13 @@ continuous batching and prefix caching for long prompts and for many."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.engines.peer import INT8_ACTIVATIONS, Environment, Peer, Variant
-from benchmarks.peers.engines.protocol import TokenIds, serve
+from benchmarks.peers.engines.protocol import TokenIds, logprobs_of, serve
 
 LONG_PROMPT = 1024
 CACHE_GB = 2
@@ -23,9 +24,6 @@ class OpenVino:
         self._genai = import_module("openvino_genai")
         self._numpy = import_module("numpy")
         self._folder = Path(options["model"])
-        self._single: Any = None
-        self._batching: Any = None
-        self._plain: Any = None
         return {"openvino": self._openvino.get_version(), "openvino-genai": self._genai.__version__}
 
     def generate(self, prompts: list[TokenIds], num_tokens: int) -> list[TokenIds]:
@@ -34,16 +32,14 @@ class OpenVino:
         config.ignore_eos = True
         config.do_sample = False
         if len(prompts) == 1 and len(prompts[0]) < LONG_PROMPT:
-            return [list(self._single_pipeline().generate(self._tensor(prompts[0]), config).tokens[0])]
+            return [list(self._single_stream.generate(self._tensor(prompts[0]), config).tokens[0])]
         tensors = [self._tensor(prompt) for prompt in prompts]
-        results = self._batching_pipeline().generate(tensors, [config] * len(prompts))
+        results = self._batching.generate(tensors, [config] * len(prompts))
         return [list(result.m_generation_ids[0]) for result in results]
 
     def logprobs(self, windows: list[TokenIds]) -> list[list[float]]:
         """By the model the pipelines run, without them: they give no logprobs of a prompt."""
         numpy, found = self._numpy, []
-        if self._plain is None:
-            self._plain = self._openvino.Core().compile_model(str(self._folder / "openvino_model.xml"), "CPU")
         for window in windows:
             request = self._plain.create_infer_request()
             tokens = numpy.array([window], numpy.int64)
@@ -55,28 +51,27 @@ class OpenVino:
             }
             known = {name for port in self._plain.inputs for name in port.get_names()}
             request.infer({name: value for name, value in values.items() if name in known})
-            logits = request.get_tensor("logits").data[0, :-1].astype(numpy.float64)
-            logits -= logits.max(-1, keepdims=True)
-            chosen = logits[numpy.arange(len(window) - 1), window[1:]]
-            found.append((chosen - numpy.log(numpy.exp(logits).sum(-1))).tolist())
+            found.append(logprobs_of(window[1:], request.get_tensor("logits").data[0, :-1]))
         return found
 
     def _tensor(self, prompt: TokenIds) -> Any:
         return self._openvino.Tensor(self._numpy.array([prompt], self._numpy.int64))
 
-    def _single_pipeline(self) -> Any:
-        if self._single is None:
-            self._single = self._genai.LLMPipeline(str(self._folder), "CPU", ATTENTION_BACKEND="SDPA")
-        return self._single
+    @cached_property
+    def _single_stream(self) -> Any:
+        return self._genai.LLMPipeline(str(self._folder), "CPU", ATTENTION_BACKEND="SDPA")
 
-    def _batching_pipeline(self) -> Any:
-        if self._batching is None:
-            scheduler = self._genai.SchedulerConfig()
-            scheduler.cache_size = CACHE_GB
-            scheduler.enable_prefix_caching = True
-            scheduler.max_num_batched_tokens = MAX_BATCHED_TOKENS
-            self._batching = self._genai.ContinuousBatchingPipeline(str(self._folder), scheduler, "CPU")
-        return self._batching
+    @cached_property
+    def _batching(self) -> Any:
+        scheduler = self._genai.SchedulerConfig()
+        scheduler.cache_size = CACHE_GB
+        scheduler.enable_prefix_caching = True
+        scheduler.max_num_batched_tokens = MAX_BATCHED_TOKENS
+        return self._genai.ContinuousBatchingPipeline(str(self._folder), scheduler, "CPU")
+
+    @cached_property
+    def _plain(self) -> Any:
+        return self._openvino.Core().compile_model(str(self._folder / "openvino_model.xml"), "CPU")
 
 
 def install(environment: Environment) -> str:

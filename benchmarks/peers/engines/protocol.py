@@ -1,6 +1,7 @@
 """What a worker and the orchestrator say to each other: one JSON object a line, over the worker's stdin and stdout.
 
-A worker runs in the environment of its engine, so this file needs nothing but the standard library. Requests are
+A worker runs in the environment of its engine, so this file needs nothing but the standard library, and numpy where an engine
+gives logits. Requests are
 `{"op": "load", "options": {...}}`, `{"op": "generate", "prompts": [[ids]], "num_tokens": n}` and
 `{"op": "logprobs", "windows": [[ids]]}`; a closed stdin ends the worker.
 """
@@ -12,7 +13,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 TokenIds = list[int]
@@ -29,6 +30,25 @@ class Engine(Protocol):
 
     def logprobs(self, windows: list[TokenIds]) -> list[list[float]]:
         """Natural log of the probability of each window's tokens but the first, given those before it."""
+
+
+def logprobs_of(token_ids: TokenIds, logits: Any) -> list[float]:
+    """Natural log of each token's probability; `logits` is an array of numpy, [len(token_ids), vocabulary]."""
+    import numpy
+
+    logits = logits.astype(numpy.float64)
+    logits -= logits.max(-1, keepdims=True)
+    chosen = logits[numpy.arange(len(token_ids)), token_ids]
+    logprobs: list[float] = (chosen - numpy.log(numpy.exp(logits).sum(-1))).tolist()
+    return logprobs
+
+
+def logprobs_in(outputs: Sequence[Any], windows: list[TokenIds]) -> list[list[float]]:
+    """What outputs of vLLM or of quire say of each window's tokens but the first."""
+    return [
+        [position[token_id].logprob for token_id, position in zip(window[1:], output.prompt_logprobs[1:], strict=True)]
+        for window, output in zip(windows, outputs, strict=True)
+    ]
 
 
 def serve(engine: Engine) -> None:

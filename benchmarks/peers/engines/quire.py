@@ -18,7 +18,7 @@ from benchmarks.peers.engines.peer import (
     Server,
     Variant,
 )
-from benchmarks.peers.engines.protocol import TokenIds, serve
+from benchmarks.peers.engines.protocol import TokenIds, logprobs_in, serve
 
 if TYPE_CHECKING:
     from quire import LLM
@@ -55,14 +55,7 @@ def prompt_logprobs(llm: LLM, windows: list[TokenIds]) -> list[list[float]]:
     from quire import SamplingParams
 
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-    return [
-        [
-            position[token_id].logprob
-            for token_id, position in zip(window[1:], (output.prompt_logprobs or [])[1:], strict=True)
-            if position is not None
-        ]
-        for window, output in zip(windows, llm.generate(list(windows), params, use_tqdm=False), strict=True)
-    ]
+    return logprobs_in(llm.generate(list(windows), params, use_tqdm=False), windows)
 
 
 def variant(name: str, bits: int, config: Mapping[str, Any]) -> Variant:

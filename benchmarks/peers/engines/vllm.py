@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.engines.peer import Environment, InstallError, Peer, Server, Variant
-from benchmarks.peers.engines.protocol import TokenIds, serve
+from benchmarks.peers.engines.protocol import TokenIds, logprobs_in, serve
 
 MAX_MODEL_LEN = 4096
 KV_CACHE_GIB = 2
@@ -39,14 +39,7 @@ class Vllm:
         return [list(output.outputs[0].token_ids) for output in self._run(prompts, max_tokens=num_tokens)]
 
     def logprobs(self, windows: list[TokenIds]) -> list[list[float]]:
-        outputs = self._run(windows, max_tokens=1, prompt_logprobs=0)
-        return [
-            [
-                position[token_id].logprob
-                for token_id, position in zip(window[1:], output.prompt_logprobs[1:], strict=True)
-            ]
-            for window, output in zip(windows, outputs, strict=True)
-        ]
+        return logprobs_in(self._run(windows, max_tokens=1, prompt_logprobs=0), windows)
 
 
 def install(environment: Environment) -> str:

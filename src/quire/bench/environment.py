@@ -10,7 +10,7 @@ from typing import Any
 
 from quire import __version__
 from quire.core.native import instruction_sets
-from quire.plan.machine import NATIVE_BFLOAT16, Machine
+from quire.plan.machine import NATIVE_BFLOAT16, read_machine
 from quire.plan.sizes import format_size
 
 PACKAGES = ("torch", "numpy", "tokenizers", "huggingface-hub", "msgspec", "transformers", "matplotlib")
@@ -20,8 +20,9 @@ MATRIX_FEATURES = (
 )
 
 
-def collect_environment(machine: Machine) -> dict[str, Any]:
+def collect_environment() -> dict[str, Any]:
     """Versions and machine facts."""
+    machine = read_machine()
     return {
         "quire": __version__,
         "python": sys.version.split()[0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,22 +68,24 @@ def write_json(result: dict[str, Any], path: Path) -> None:
         ) from error
 
 
+def spread_table(heading: str, rows: Iterable[tuple[str, Spread]], digits: int) -> Table:
+    """Median, least and most of each."""
+    table = Table(heading, "median", "least", "most")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for label, one in rows:
+        table.add_row(label, *(f"{value:,.{digits}f}" for value in (one.median, one.low, one.high)))
+    return table
+
+
 def print_table(report: Report) -> None:
-    """Median, least and most of the repeats."""
     spreads = report.spreads()
     first = report.measurements[0].to_dict()
     heading = (
         f"{report.kind}: {report.model}, {first['completed']} requests,"
         f" {first['total_input_tokens']:,} + {first['total_output_tokens']:,} tokens"
     )
-    table = Table("")
-    for column in ("median", "least", "most"):
-        table.add_column(column, justify="right")
-    for label, key in ROWS:
-        if key in spreads:
-            row = spreads[key]
-            table.add_row(label, *(f"{value:,.1f}" for value in (row.median, row.low, row.high)))
     console = Console()
     console.print(heading, soft_wrap=True)
-    console.print(table)
+    console.print(spread_table("", [(label, spreads[key]) for label, key in ROWS if key in spreads], digits=1))
     console.print(f"{len(report.measurements)} repeats after one warm-up; {first['failed']} requests failed.")

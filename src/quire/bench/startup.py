@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
+from quire.bench.report import spread_table
 from quire.bench.statistics import spread
-from quire.client.address import RemoteError
+from quire.client.address import RemoteError, ServerAddress
 from quire.client.discovery import find_model
-from quire.client.load_client import LoadClient
+from quire.client.load_client import LoadClient, StreamedAnswer
 from quire.client.server_process import ServerProcess
 
 TIMEOUT_S = 600.0
@@ -39,24 +39,26 @@ def measure_startup(flags: Sequence[str]) -> StartupTimes:
     with ServerProcess(flags) as server:
         listening = server.wait_until("/health/live", TIMEOUT_S)
         ready = server.wait_until("/health/ready", TIMEOUT_S)
-        body = msgspec.json.encode(
-            {"model": find_model(server.address).name, "prompt": "Hello", "max_tokens": 8, "stream": True}
-            | {"temperature": 0, "ignore_eos": True}
-        )
-        answer = asyncio.run(_ask(server, body))
-        if answer is None:
-            raise RemoteError("The server's first answer held no token.")
-        return StartupTimes(listening, ready, answer - server.start_time)
+        first_token = first_token_time(server.address, "Hello")
+        return StartupTimes(listening, ready, first_token - server.start_time)
 
 
-async def _ask(server: ServerProcess, body: bytes) -> float | None:
-    """When the first token came."""
-    client = LoadClient(server.address, TIMEOUT_S)
-    answer = await client.stream("/v1/completions", body)
-    client.close()
+def first_token_time(address: ServerAddress, prompt: str | list[int]) -> float:
+    """When the first token of a completion came, as `time.perf_counter`. Raises RemoteError."""
+    body = {"model": find_model(address).name, "prompt": prompt, "max_tokens": 8, "stream": True}
+    answer = asyncio.run(_ask(address, msgspec.json.encode(body | {"temperature": 0, "ignore_eos": True})))
     if answer.error is not None:
         raise RemoteError(f"The first request failed: {answer.error}")
-    return answer.arrivals[0] if answer.arrivals else None
+    if not answer.arrivals:
+        raise RemoteError("The server's first answer held no token.")
+    return answer.arrivals[0]
+
+
+async def _ask(address: ServerAddress, body: bytes) -> StreamedAnswer:
+    client = LoadClient(address, TIMEOUT_S)
+    answer = await client.stream("/v1/completions", body)
+    client.close()
+    return answer
 
 
 def startup_dict(runs: Sequence[StartupTimes]) -> dict[str, Any]:
@@ -68,11 +70,6 @@ def startup_dict(runs: Sequence[StartupTimes]) -> dict[str, Any]:
     return result | {"repeats": [asdict(run) for run in runs]}
 
 
-def print_startup(runs: Sequence[StartupTimes], console: Console) -> None:
-    table = Table("seconds after the process started", "median", "least", "most")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, label in PHASES:
-        found = spread([getattr(run, name) for run in runs])
-        table.add_row(label, *(f"{value:,.3f}" for value in (found.median, found.low, found.high)))
-    console.print(table)
+def print_startup(runs: Sequence[StartupTimes]) -> None:
+    rows = [(label, spread([getattr(run, name) for run in runs])) for name, label in PHASES]
+    Console().print(spread_table("seconds after the process started", rows, digits=3))

@@ -114,9 +114,13 @@ def read_rows(path: Path) -> Iterator[tuple[Any, str]]:
     """The objects of a .json list or a .jsonl, each with its place for messages."""
     text = _read(path)
     try:
-        rows = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines() if line]
+        # Not splitlines: a JSON text may hold U+2028 and other characters that end a line for Python.
+        lines = [line for line in text.split("\n") if line.strip()]
+        rows = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in lines]
     except (ValueError, RecursionError) as error:  # also of numbers too long, of lists too deep
         raise InvalidRequestError(f"The dataset {path} is not JSON: {error}.", field="dataset") from error
+    if not isinstance(rows, list):
+        raise InvalidRequestError(f"The dataset {path} is not a JSON list of objects.", field="dataset")
     for number, row in enumerate(rows, start=1):
         yield row, f"{path}, object {number}"
 
@@ -127,8 +131,16 @@ def prompt_of(row: Any, place: str) -> str:
         for key in ("prompt", "text"):
             if isinstance(row.get(key), str):
                 return str(row[key])
-        for turns_key, role_key, text_key in (("conversations", "from", "value"), ("messages", "role", "content")):
-            if isinstance(row.get(turns_key), list):
-                turns = (turn for turn in row[turns_key] if isinstance(turn, dict))
-                return next((str(turn[text_key]) for turn in turns if turn.get(role_key) in HUMAN_ROLES), "")
+        turns = turns_of(row)
+        if turns is not None:
+            return next((str(text) for role, text in turns if role in HUMAN_ROLES and text is not None), "")
     raise InvalidRequestError(f"{place} has none of the keys prompt, text, conversations, messages.", field="dataset")
+
+
+def turns_of(row: dict[str, Any]) -> list[tuple[Any, Any]] | None:
+    """Who says what in a conversation of ShareGPT's or of OpenAI's form; None where the object has neither."""
+    for turns_key, role_key, text_key in (("conversations", "from", "value"), ("messages", "role", "content")):
+        turns = row.get(turns_key)
+        if isinstance(turns, list):
+            return [(turn.get(role_key), turn.get(text_key)) for turn in turns if isinstance(turn, dict)]
+    return None

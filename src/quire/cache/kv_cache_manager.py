@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from quire.cache.block_pool import BlockPool
 from quire.cache.eviction import EVICTION_POLICIES
@@ -29,11 +27,6 @@ class BlockTables:
     capacity: int
 
 
-class SlidingGroup(NamedTuple):
-    group: int
-    window: int
-
-
 class KVCacheManager:
     """Owns every block table. Sequences are only read here; their counters belong to the scheduler."""
 
@@ -51,12 +44,12 @@ class KVCacheManager:
         self.num_prefix_hit_tokens = 0
         self._block_size = config.block_size
         self._num_groups = len(config.groups)
-        windows = [group.spec.window for group in config.groups]
-        self._sliding = [SlidingGroup(g, window) for g, window in enumerate(windows) if window is not None]
+        self._windows = [group.spec.window for group in config.groups]
+        self._sliding = [(group, window) for group, window in enumerate(self._windows) if window is not None]
         self._enable_prefix_caching = enable_prefix_caching
         self._model_identity = model_identity
         self._prefix_cache = PrefixCache(self._num_groups)
-        self._search = PrefixSearch(self._prefix_cache, windows, config.block_size)
+        self._search = PrefixSearch(self._prefix_cache, self._windows, config.block_size)
         self.pool = BlockPool(config.num_blocks - 1, self._prefix_cache, EVICTION_POLICIES[eviction_policy]())
         self._tables: dict[int, BlockTables] = {}
         self._hash_chains: dict[int, list[bytes]] = {}
@@ -99,9 +92,7 @@ class KVCacheManager:
             self._prefix_cache.record_hit(block)
         self._tables[sequence.seq_id] = BlockTables(
             tables=[table.copy() for table in hit.tables],
-            first_kept=[
-                first_block_in_window(window, hit.num_tokens, self._block_size) for window in self._search.windows
-            ],
+            first_kept=self._first_blocks(hit.num_tokens),
             num_registered=len(hit.tables[0]),
             capacity=hit.num_tokens,
         )
@@ -151,7 +142,7 @@ class KVCacheManager:
         if blocks is None:
             return False
         assert num_tokens <= blocks.capacity, "only planned tokens are shared"
-        first_kept = [first_block_in_window(window, num_tokens, self._block_size) for window in self._search.windows]
+        first_kept = self._first_blocks(num_tokens)
         if any(kept > needed for kept, needed in zip(blocks.first_kept, first_kept, strict=True)):
             return False
         num_blocks = -(-num_tokens // self._block_size)
@@ -231,17 +222,9 @@ class KVCacheManager:
         """Blocks one sequence holds at most until `num_tokens` tokens are computed, in chunks of `max_chunk`."""
         return num_blocks_per_sequence(self.config.groups, self._block_size, num_tokens, max_chunk)
 
-    def num_unused_slots(self, sequences: Iterable[Sequence]) -> int:
-        """Token slots in the tables of these sequences that hold nothing a later step reads."""
-        unused = 0
-        for sequence in sequences:
-            blocks = self._tables.get(sequence.seq_id)
-            if blocks is not None:
-                unused += (blocks.capacity - sequence.num_planned) * self._num_groups
-                for group, window in self._sliding:
-                    out_of_window = max(0, sequence.num_planned - window + 1)
-                    unused += max(0, out_of_window - blocks.first_kept[group] * self._block_size)
-        return unused
+    def _first_blocks(self, position: int) -> list[int]:
+        """In each group, the first block that the token at `position`, or a later one, attends to."""
+        return [first_block_in_window(window, position, self._block_size) for window in self._windows]
 
     def _num_idle(self, hit: PrefixHit) -> int:
         """Blocks of a hit that nobody holds: taking them leaves fewer to hand out."""

@@ -28,7 +28,7 @@ class PrefixSearch:
     """`windows[g]` is group g's sliding window, None for full attention."""
 
     def __init__(self, prefix_cache: PrefixCache, windows: list[int | None], block_size: int) -> None:
-        self.windows = windows
+        self._windows = windows
         self.nothing = PrefixHit(0, [[] for _ in windows])
         self._prefix_cache = prefix_cache
         self._block_size = block_size
@@ -38,14 +38,14 @@ class PrefixSearch:
         length, settled = num_blocks, False
         while length and not settled:
             settled = True
-            for group, window in enumerate(self.windows):
+            for group, window in enumerate(self._windows):
                 found = self._longest_in_group(group, window, contents, length)
                 if found < length:
                     length, settled = found, False
         if not length:
             return self.nothing
         return PrefixHit(
-            length * self._block_size, [self._table(g, contents, length) for g in range(len(self.windows))]
+            length * self._block_size, [self._table(g, contents, length) for g in range(len(self._windows))]
         )
 
     def _longest_in_group(self, group: int, window: int | None, contents: list[bytes], limit: int) -> int:
@@ -62,5 +62,5 @@ class PrefixSearch:
 
     def _table(self, group: int, contents: list[bytes], length: int) -> list[int]:
         blocks = self._prefix_cache.blocks(group)
-        first = first_block_in_window(self.windows[group], length * self._block_size, self._block_size)
+        first = first_block_in_window(self._windows[group], length * self._block_size, self._block_size)
         return [NULL_BLOCK] * first + [blocks[content] for content in contents[first:length]]

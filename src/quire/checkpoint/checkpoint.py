@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from quire.checkpoint.families import gguf_weights, read_config, read_gguf_config
+from quire.checkpoint.families import GGUFWeights, read_config, read_gguf_config
 from quire.checkpoint.generation_config import read_generation_config
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_tokenizer import read_gguf_tokenizer
@@ -85,7 +85,7 @@ class GGUFCheckpoint:
     def open_weights(self) -> WeightSource:
         """Hands over the file that is open already (its metadata are large); asked again, opens it again."""
         file, self._file = self._file or GGUFFile(self._path), None
-        return gguf_weights(self.config, file)
+        return GGUFWeights(self.config, file)
 
 
 class DirectoryCheckpoint:

@@ -14,14 +14,13 @@ import msgspec
 
 from quire.checkpoint.cache_dir import cache_dir
 from quire.checkpoint.families.fields import ConfigFields
-from quire.checkpoint.gguf.token_type import TokenType
+from quire.checkpoint.gguf.metadata import TokenType
 from quire.checkpoint.tokenizer_files import TokenizerFiles
 from quire.checkpoint.tokenizer_json import (
     WORD_START,
     AddedToken,
     byte_level_tokenizer_json,
     sentencepiece_tokenizer_json,
-    serialize,
 )
 from quire.errors import CheckpointError, QuireError, UnsupportedModelError
 
@@ -67,7 +66,7 @@ def _rebuild_byte_level(fields: ConfigFields, tokens: Sequence[str], pre_tokeniz
     merges = _required(fields, "merges", fields.texts("merges"))
     vocab = {token: token_id for token_id, token in enumerate(tokens)}
     added_tokens = _added_tokens(tokens, _token_types(fields, len(tokens)))
-    return serialize(byte_level_tokenizer_json(pre_tokenizer, vocab, merges, added_tokens))
+    return byte_level_tokenizer_json(pre_tokenizer, vocab, merges, added_tokens)
 
 
 def _rebuild_sentencepiece(fields: ConfigFields, tokens: Sequence[str]) -> bytes:
@@ -87,14 +86,13 @@ def _rebuild_sentencepiece(fields: ConfigFields, tokens: Sequence[str]) -> bytes
         if token_type in (TokenType.NORMAL, TokenType.USER_DEFINED)
     }
     unknown = _token_id(fields, "unknown", tokens)
-    tokenizer = sentencepiece_tokenizer_json(
+    return sentencepiece_tokenizer_json(
         pieces,
         merge_scores,
         _added_tokens(pieces, types),
         unk_token=None if unknown is None else pieces[unknown],
         add_space_prefix=fields.flag("add_space_prefix", True),
     )
-    return serialize(tokenizer)
 
 
 def _required(fields: ConfigFields, name: str, array: list[T] | None, *, length: int | None = None) -> list[T]:

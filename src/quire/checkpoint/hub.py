@@ -42,7 +42,7 @@ class Repository:
     """`org/name[@revision]`; the revision is a branch, a tag or a commit."""
 
     id: str
-    revision: str = "main"
+    revision: str
 
     def __str__(self) -> str:
         return f"{self.id}@{self.revision}"
@@ -87,11 +87,11 @@ def _fetch(repository: Repository, name: str, *, optional: bool = False) -> Path
     In offline mode an `optional` one that is not in the cache counts as one that the repository lacks: other programs
     fill the cache too, and leave no word of what there is none of.
     """
-    cached = try_to_load_from_cache(repository.id, name, revision=repository.revision)
     is_commit = re.fullmatch(r"[0-9a-f]{40}", repository.revision) is not None
-    if is_commit and cached is not None:
-        return Path(cached) if isinstance(cached, str) else None
     try:
+        cached = try_to_load_from_cache(repository.id, name, revision=repository.revision) if is_commit else None
+        if cached is not None:
+            return Path(cached) if isinstance(cached, str) else None
         return Path(
             hf_hub_download(
                 repository.id, name, revision=repository.revision, endpoint=os.environ.get("HF_ENDPOINT") or None

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from quire.core.kv_layout import FullAttentionSpec, KVSpec, SlidingWindowSpec
+from quire.core.kv_layout import KVSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 NormKind = Literal["rms_norm", "layer_norm"]
@@ -176,11 +176,10 @@ class ModelConfig:
         """One KV spec a layer; none for an encoder. A window no shorter than the context is full attention."""
         if self.is_encoder:
             return []
+        windows = (layer.window for layer in self.layers)
         return [
-            FullAttentionSpec(self.num_kv_heads, self.head_dim)
-            if layer.window is None or layer.window >= self.max_position
-            else SlidingWindowSpec(self.num_kv_heads, self.head_dim, layer.window)
-            for layer in self.layers
+            KVSpec(self.num_kv_heads, self.head_dim, None if window is None or window >= self.max_position else window)
+            for window in windows
         ]
 
     def scale_of_layer(self, layer: int) -> float:
@@ -192,52 +191,38 @@ class ModelConfig:
         """Rows of the learned position table; 0 with rotary positions."""
         return 0 if self.layers[0].rope is not None else self.max_position + self.position_offset
 
-    def num_parameters(self) -> int:
-        """Weights held in memory when loaded, norms and biases included, tied embeddings counted once."""
-        embedding_dim = self.embedding_dim or self.hidden_size
-        total = self.vocab_size * embedding_dim * self._num_tables()
-        if embedding_dim != self.hidden_size:
-            total += 2 * embedding_dim * self.hidden_size
-        total += (self.num_positions + self.num_token_types) * self.hidden_size
-        total += self._norm_parameters() * int(self.embedding_norm)
-        total += self._norm_parameters() * int(self.final_norm)
-        return total + self.num_layers * self._layer_parameters()
-
     def weight_shapes(self) -> Counter[WeightShape]:
-        """How many linear layers and tables have each shape."""
+        """How many linear layers and tables have each shape. The token embedding and the projection to the vocabulary may be one."""
         width, hidden, inner = self.embedding_dim or self.hidden_size, self.hidden_size, self.intermediate_size
-        found = Counter({WeightShape(self.vocab_size, width, is_table=True): self._num_tables()})
+        num_tables = 1 if self.tie_word_embeddings else 2
+        found = Counter({WeightShape(self.vocab_size, width, is_table=True): num_tables})
         if width != hidden:
             found.update((WeightShape(hidden, width), WeightShape(width, hidden)))
-        attended = self.head_dim * self.num_heads
         of_a_layer = (
-            WeightShape(self._qkv_size(), hidden),
-            WeightShape(hidden, attended),
-            WeightShape(self._num_inner() * inner, hidden),
+            WeightShape(self._qkv_size, hidden),
+            WeightShape(hidden, self.head_dim * self.num_heads),
+            WeightShape(self._gate_up_size, hidden),
             WeightShape(hidden, inner),
         )
         for shape in of_a_layer:
             found[shape] += self.num_layers
         return found
 
-    def _num_tables(self) -> int:
-        """The token embedding and the projection to the vocabulary, which may be one."""
-        return 1 if self.tie_word_embeddings else 2
+    def num_parameters(self) -> int:
+        """Weights held in memory when loaded, norms and biases included, tied embeddings counted once."""
+        norm = self.hidden_size * (1 if self.norm == "rms_norm" else 2)
+        of_a_layer = norm * (4 if self.sandwich_norm else 2) + 2 * self.head_dim * self.qk_norm
+        of_a_layer += self._qkv_size * self.attention_bias + self.hidden_size * self.attention_output_bias
+        of_a_layer += (self._gate_up_size + self.hidden_size) * self.mlp_bias
+        total = sum(shape.num_values * count for shape, count in self.weight_shapes().items())
+        total += (self.num_positions + self.num_token_types) * self.hidden_size
+        total += norm * (self.embedding_norm + self.final_norm)
+        return total + self.num_layers * of_a_layer
 
+    @property
     def _qkv_size(self) -> int:
         return self.head_dim * (self.num_heads + 2 * self.num_kv_heads)
 
-    def _num_inner(self) -> int:
-        return 2 if self.gated_mlp else 1
-
-    def _norm_parameters(self) -> int:
-        return self.hidden_size * (1 if self.norm == "rms_norm" else 2)
-
-    def _layer_parameters(self) -> int:
-        qkv_size, num_inner = self._qkv_size(), self._num_inner()
-        total = self.hidden_size * (qkv_size + self.head_dim * self.num_heads)
-        total += qkv_size * int(self.attention_bias) + self.hidden_size * int(self.attention_output_bias)
-        total += (num_inner + 1) * self.hidden_size * self.intermediate_size
-        total += (num_inner * self.intermediate_size + self.hidden_size) * int(self.mlp_bias)
-        total += self._norm_parameters() * (4 if self.sandwich_norm else 2)
-        return total + 2 * self.head_dim * int(self.qk_norm)
+    @property
+    def _gate_up_size(self) -> int:
+        return self.intermediate_size * (2 if self.gated_mlp else 1)

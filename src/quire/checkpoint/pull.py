@@ -34,7 +34,7 @@ def pull(name: str) -> Path:
                 if not _is_whole(model):
                     _remove(target)
                     wheels.assemble(model, target)
-                _record_verified(target, model)
+                _record_path(target).write_text(json.dumps(_state(model)))
     except KeyboardInterrupt:
         raise DownloadError(
             f"Fetching {name} was cancelled and nothing of it kept; `quire pull {name}` repeats it."
@@ -78,23 +78,19 @@ def _is_right(file: BuiltinFile) -> bool:
 
 
 def _record_path(target: Path) -> Path:
+    """Where it is noted which state of the files was checked, so that not every start hashes them."""
     return target.with_name(f".{target.name}.verified")
 
 
-def _state(file: BuiltinFile) -> dict[str, str | int]:
+def _state(model: BuiltinModel) -> list[dict[str, str | int]]:
     """What changes when a file does; cheap to read."""
-    stat = (_models_folder() / file.path).stat()
-    return {"sha256": file.sha256, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-
-
-def _record_verified(target: Path, model: BuiltinModel) -> None:
-    """Note which state of the files was checked, so that not every start hashes them."""
-    _record_path(target).write_text(json.dumps([_state(file) for file in model.files]))
+    stats = [(file, (_models_folder() / file.path).stat()) for file in model.files]
+    return [{"sha256": file.sha256, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns} for file, stat in stats]
 
 
 def _is_verified(target: Path, model: BuiltinModel) -> bool:
     try:
         record = json.loads(_record_path(target).read_text())
-        return bool(record == [_state(file) for file in model.files])
+        return bool(record == _state(model))
     except (OSError, ValueError):
         return False

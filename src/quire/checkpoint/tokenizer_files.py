@@ -17,7 +17,7 @@ from quire.checkpoint.small_file import (
     read_small_file,
     read_small_text,
 )
-from quire.checkpoint.tokenizer_json import AddedToken, byte_level_tokenizer_json, serialize
+from quire.checkpoint.tokenizer_json import AddedToken, byte_level_tokenizer_json
 from quire.errors import CheckpointError, in_words
 
 
@@ -39,10 +39,6 @@ class TokenizerFiles:
     """Whether a text starts with BOS; None leaves it to tokenizer.json's own post-processor."""
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     """`default`, and by other names those for special uses (`tool_use`, `rag`)."""
-
-    @property
-    def chat_template(self) -> str | None:
-        return self.chat_templates.get("default")
 
     def added_tokens(self) -> dict[int, str]:
         """The ids of tokens that text names literally, and their texts. Raises CheckpointError."""
@@ -109,7 +105,7 @@ def _join_vocab_and_merges(directory: Path, special_tokens: Mapping[str, str]) -
     special = {text: ids[text] for text in special_tokens.values() if text in ids}
     special |= _read_ids(directory / "added_tokens.json")
     added = [AddedToken(token_id, text, special=True) for text, token_id in sorted(special.items(), key=lambda t: t[1])]
-    return serialize(byte_level_tokenizer_json("gpt-2", ids, merges, added))
+    return byte_level_tokenizer_json("gpt-2", ids, merges, added)
 
 
 def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:

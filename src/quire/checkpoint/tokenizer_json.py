@@ -57,7 +57,7 @@ _PRE_TOKENIZERS["default"] = _PRE_TOKENIZERS["gpt-2"]
 
 def byte_level_tokenizer_json(
     pre_tokenizer: str, vocab: Mapping[str, int], merges: Sequence[str], added_tokens: Iterable[AddedToken]
-) -> dict[str, Any]:
+) -> bytes:
     """A byte-level BPE (Radford et al. 2019). `pre_tokenizer` is GGUF's name for how text is cut into words.
 
     Raises UnsupportedModelError for a name that is not known: a guess would tokenize almost rightly.
@@ -86,7 +86,7 @@ def sentencepiece_tokenizer_json(
     *,
     unk_token: str | None,
     add_space_prefix: bool,
-) -> dict[str, Any]:
+) -> bytes:
     """A SentencePiece BPE with byte fallback (Kudo and Richardson 2018).
 
     `merge_scores` holds the score of every piece that merging may build; see `merges_from_scores`.
@@ -132,11 +132,6 @@ def merges_from_scores(pieces: Sequence[str], scores: Mapping[int, float]) -> li
     return [[left, right] for *_, left, right in ranked]
 
 
-def serialize(tokenizer: Mapping[str, Any]) -> bytes:
-    """In the order of the tokenizers library, without its white space, which would take twenty times as long to write."""
-    return msgspec.json.encode(tokenizer)
-
-
 def _tokenizer_json(
     *,
     added_tokens: Iterable[AddedToken],
@@ -149,8 +144,9 @@ def _tokenizer_json(
     fuse_unk: bool = False,
     byte_fallback: bool = False,
     ignore_merges: bool = False,
-) -> dict[str, Any]:
-    return {
+) -> bytes:
+    """In the order of the tokenizers library, without its white space, which would take twenty times as long to write."""
+    tokenizer = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -172,3 +168,4 @@ def _tokenizer_json(
             "merges": merges,
         },
     }
+    return msgspec.json.encode(tokenizer)

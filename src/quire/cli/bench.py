@@ -23,7 +23,6 @@ from quire.engine.async_llm import AsyncLLM
 from quire.engine.llm import LLM
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
-from quire.plan.machine import read_machine
 
 EXAMPLES = """\
 examples:
@@ -149,4 +148,4 @@ def _report(args: argparse.Namespace, info: EngineInfo, measurements: list[Measu
         "seed": args.seed,
     }
     resolved = msgspec.structs.asdict(info)
-    return Report(args.kind, info.model, workload, resolved, collect_environment(read_machine()), measurements)
+    return Report(args.kind, info.model, workload, resolved, collect_environment(), measurements)

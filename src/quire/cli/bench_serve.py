@@ -13,23 +13,23 @@ from rich.console import Console
 from quire.bench.environment import collect_environment
 from quire.bench.plot import check_can_plot
 from quire.bench.report import write_json
-from quire.bench.serve.bench import ServeBench, ServeOptions, ServeRun
+from quire.bench.serve.bench import ServeBench, ServeOptions
 from quire.bench.serve.comparison import TOLERANCE
 from quire.bench.serve.datasets import DATASETS, DatasetChoice
 from quire.bench.serve.load import PATHS
 from quire.bench.serve.overhead import measure_overhead
 from quire.bench.serve.plot import write_plot
 from quire.bench.serve.report import print_comparison, print_result, print_sweep
-from quire.bench.serve.result import parse_objectives
+from quire.bench.serve.result import ServeResult, parse_objectives
 from quire.bench.serve.traces import TraceScale
 from quire.bench.serve.traffic import Traffic
 from quire.bench.times import METRICS
 from quire.bench.workloads import parse_lengths
 from quire.cli.config_flags import flag
-from quire.cli.server_flags import add_server_flags, server_address
+from quire.cli.server_flags import add_server_flags
 from quire.cli.shared_flags import add_shared_flags, count, readable_file, seconds, writable_file
+from quire.client.address import parse_address
 from quire.errors import InvalidRequestError, QuireError
-from quire.plan.machine import read_machine
 
 EXAMPLES = """\
 examples:
@@ -215,12 +215,14 @@ def _check_traffic(args: argparse.Namespace) -> None:
         raise InvalidRequestError(f"{reason}; leave out {', '.join(map(flag, given))}.", field=given[0])
 
 
-def _words(text: str, flag: str, known: tuple[str, ...]) -> list[str]:
-    words = text.split(",")
-    unknown = [word for word in words if word not in known]
+def _metrics(text: str) -> list[str]:
+    names = text.split(",")
+    unknown = [name for name in names if name not in METRICS]
     if unknown:
-        raise InvalidRequestError(f"{flag} takes {', '.join(known)}, got {', '.join(unknown)}.", field=flag)
-    return words
+        raise InvalidRequestError(
+            f"--percentile-metrics takes {', '.join(METRICS)}, got {', '.join(unknown)}.", field="--percentile-metrics"
+        )
+    return names
 
 
 def _percentiles(text: str) -> list[float]:
@@ -237,7 +239,7 @@ def _options(args: argparse.Namespace) -> ServeOptions:
     """Raises InvalidRequestError for flags that contradict each other."""
     scale = TraceScale(args.time_scale, args.token_scale, args.max_prompt_tokens, args.max_output_tokens)
     return ServeOptions(
-        address=server_address(args),
+        address=parse_address(args.url, args.api_key),
         endpoint=args.endpoint,
         model=args.model,
         tokenizer=args.tokenizer,
@@ -258,7 +260,7 @@ def _options(args: argparse.Namespace) -> ServeOptions:
         traffics=_traffics(args),
         max_concurrency=args.max_concurrency,
         objectives=parse_objectives(args.goodput) if args.goodput else None,
-        metrics=_words(args.percentile_metrics, "--percentile-metrics", tuple(METRICS)),
+        metrics=_metrics(args.percentile_metrics),
         percentiles=_percentiles(args.metric_percentiles),
         check_metrics=args.check_metrics,
     )
@@ -274,25 +276,25 @@ def _traffics(args: argparse.Namespace) -> list[Traffic]:
     return [Traffic(math.inf if start is None else start, burstiness, args.ramp_up_strategy, args.ramp_up_end_rps)]
 
 
-def _report(args: argparse.Namespace, bench: ServeBench, runs: list[ServeRun]) -> None:
+def _report(args: argparse.Namespace, bench: ServeBench, results: list[ServeResult]) -> None:
     """Table, JSON, picture. Raises QuireError if everything failed, or the server's metrics disagree."""
     console = Console()
-    results = [run.result for run in runs]
-    if runs[-1].num_cut:
-        console.print(f"{runs[-1].num_cut} of {len(results[-1].requests)} requests were cut to fit.", style="yellow")
+    last = results[-1]
+    if last.num_cut:
+        console.print(f"{last.num_cut} of {len(last.run.requests)} requests were cut to fit.", style="yellow")
     if args.sweep:
         print_sweep(results, console)
     else:
         print_result(results[0], console)
-    for run in runs:
-        if run.comparisons:
-            print_comparison(run.comparisons, console)
+    for result in results:
+        if result.comparisons:
+            print_comparison(result.comparisons, console)
     if args.output is not None:
-        result = bench.to_dict(runs, details=args.save_detailed, sweep=bool(args.sweep))
-        write_json(result | {"client": collect_environment(read_machine())}, args.output)
+        figures = bench.to_dict(results, details=args.save_detailed, sweep=bool(args.sweep))
+        write_json(figures | {"client": collect_environment()}, args.output)
     if args.plot is not None:
-        write_plot(results, bench.title(runs), args.plot, sweep=bool(args.sweep))
-    if all(request.failed for result in results for request in result.requests):
+        write_plot(results, bench.title(results), args.plot, sweep=bool(args.sweep))
+    if not any(result.run.completed for result in results):
         raise QuireError("Every request failed; the reasons stand above.")
-    if not all(one.agrees for run in runs for one in run.comparisons):
+    if not all(one.agrees for result in results for one in result.comparisons):
         raise QuireError(f"The server's /metrics and the client's figures differ by more than {TOLERANCE:.0%}.")

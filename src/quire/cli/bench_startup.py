@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rich.console import Console
-
 from quire.bench.environment import collect_environment
 from quire.bench.report import write_json
 from quire.bench.startup import measure_startup, print_startup, startup_dict
 from quire.cli.shared_flags import add_shared_flags, count, writable_file
-from quire.plan.machine import read_machine
 
 EXAMPLES = """\
 examples:
@@ -35,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
         runs.append(measure_startup(args.serve_flags))
         if not args.quiet:
             print(f"start {number} of {args.repeats}: first token after {runs[-1].first_token:.2f} s", file=sys.stderr)
-    print_startup(runs, Console())
+    print_startup(runs)
     if args.output is not None:
         result = startup_dict(runs) | {"serve_flags": args.serve_flags}
-        write_json(result | {"environment": collect_environment(read_machine())}, args.output)
+        write_json(result | {"environment": collect_environment()}, args.output)

@@ -16,8 +16,8 @@ from functools import partial
 from quire.cli.answer import ShownAnswer, tell
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_arguments
 from quire.cli.sampling_flags import add_sampling_flags, request_fields, sampling_params
-from quire.cli.server_flags import add_server_flags, check_who_computes, server_address
-from quire.client.address import RemoteError
+from quire.cli.server_flags import add_server_flags, check_who_computes
+from quire.client.address import RemoteError, parse_address
 from quire.client.discovery import find_model
 from quire.client.remote_chat import RemoteModel
 from quire.core.outputs import check_sample
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     system: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
     with ExitStack() as stack:
         if args.url is not None:
-            address = server_address(args)
+            address = parse_address(args.url, args.api_key)
             name = find_model(address, engine_arguments(args).get("model")).name
             answer: Answer = partial(RemoteModel(address, name).chat, fields=request_fields(args))
         else:

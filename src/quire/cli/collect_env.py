@@ -6,7 +6,6 @@ import argparse
 import json
 
 from quire.bench.environment import collect_environment
-from quire.plan.machine import read_machine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    environment = collect_environment(read_machine())
+    environment = collect_environment()
     if args.json:
         print(json.dumps(environment, indent=2))
         return

@@ -9,7 +9,8 @@ from contextlib import aclosing
 from quire.cli.answer import ShownAnswer, tell
 from quire.cli.prompts import given_or_stdin
 from quire.cli.sampling_flags import add_sampling_flags, request_fields
-from quire.cli.server_flags import add_server_flags, server_address
+from quire.cli.server_flags import add_server_flags
+from quire.client.address import parse_address
 from quire.client.discovery import find_model
 from quire.client.remote_chat import RemoteModel
 
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    address = server_address(args)
+    address = parse_address(args.url, args.api_key)
     model = RemoteModel(address, find_model(address, args.model).name)
     (prompt,) = given_or_stdin([] if args.prompt is None else [args.prompt])
     answer = ShownAnswer()

@@ -16,9 +16,9 @@ from tqdm import tqdm
 
 from quire.cli.answer import tell
 from quire.cli.engine_flags import OF_EVERY_MODEL, add_engine_flags, engine_flag_words
-from quire.cli.server_flags import add_server_flags, check_who_computes, server_address
+from quire.cli.server_flags import add_server_flags, check_who_computes
 from quire.cli.shared_flags import count, seconds
-from quire.client.address import ServerAddress
+from quire.client.address import ServerAddress, parse_address
 from quire.client.batch import BatchCounts, BatchRun, count_requests
 from quire.client.batch_file import BatchOutput, readable_twice
 from quire.client.server_process import ServerProcess
@@ -75,22 +75,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, source: Path, output: BatchOutput, total: int, stack: ExitStack) -> BatchCounts:
     try:
-        address = server_address(args) if args.url is not None else _own_server(args, stack)
+        address = _own_server(args, stack) if args.url is None else parse_address(args.url, args.api_key)
         with tqdm(total=total, initial=len(output.done), disable=args.quiet, unit="req") as bar:
-            return asyncio.run(_ask_all(args, source, output, address, bar))
+            batch = BatchRun(
+                source,
+                output,
+                address,
+                max_concurrency=args.max_concurrency,
+                timeout_s=args.timeout,
+                on_record=bar.update,
+            )
+            return asyncio.run(batch.run())
     except KeyboardInterrupt:
         if not args.quiet:
             print("Stopped; run again to take the batch up.", file=sys.stderr)
         raise
-
-
-async def _ask_all(
-    args: argparse.Namespace, source: Path, output: BatchOutput, address: ServerAddress, bar: tqdm[None]
-) -> BatchCounts:
-    run = BatchRun(
-        source, output, address, max_concurrency=args.max_concurrency, timeout_s=args.timeout, on_record=bar.update
-    )
-    return await run.run()
 
 
 def _own_server(args: argparse.Namespace, stack: ExitStack) -> ServerAddress:

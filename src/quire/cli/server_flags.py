@@ -6,7 +6,7 @@ import argparse
 
 from quire.cli.config_flags import flag
 from quire.cli.engine_flags import engine_arguments
-from quire.client.address import DEFAULT_URL, ServerAddress, parse_address
+from quire.client.address import DEFAULT_URL
 from quire.errors import InvalidRequestError
 
 
@@ -29,8 +29,3 @@ def check_who_computes(args: argparse.Namespace, *, sends_model: bool) -> None:
     if given:
         flags = ", ".join(map(flag, given))
         raise InvalidRequestError(f"With --url the server's engine computes; leave out {flags}.", field=given[0])
-
-
-def server_address(args: argparse.Namespace) -> ServerAddress:
-    """Raises InvalidRequestError."""
-    return parse_address(args.url, args.api_key)

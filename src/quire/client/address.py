@@ -37,11 +37,6 @@ class ServerAddress:
         return self.root.startswith("https:")
 
     @property
-    def netloc(self) -> str:
-        """As the Host header has it."""
-        return urlsplit(self.root).netloc
-
-    @property
     def host(self) -> str:
         return urlsplit(self.root).hostname or ""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httptools
+import httpx
 
 from quire.client.address import RemoteError, ServerAddress, error_sentence, shorten
 from quire.client.stream_events import Chunk, EventCutter, Usage
@@ -47,8 +48,8 @@ class LoadClient:
         self._on_output = on_output
         self._tls = ssl.create_default_context() if address.is_tls else None
         self._idle: list[_Connection] = []
-        path = address.root.partition("://")[2].partition("/")[2]
-        self._prefix = f"/{path}" if path else ""
+        url = httpx.URL(address.root)
+        self._prefix, self._host = url.raw_path.decode().rstrip("/"), url.netloc.decode()
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in address.headers.items())
 
     async def stream(self, path: str, body: bytes) -> StreamedAnswer:
@@ -92,7 +93,7 @@ class LoadClient:
 
     def _request(self, path: str, body: bytes) -> bytes:
         head = (
-            f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {self._address.netloc}\r\n{self._headers}"
+            f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {self._host}\r\n{self._headers}"
             f"Accept: text/event-stream\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return head.encode("ascii") + body

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,9 +28,9 @@ class MetricsReading:
 
     time: float
     model: str
-    values: dict[str, float] = field(default_factory=dict)
-    buckets: dict[str, dict[float, float]] = field(default_factory=dict)
-    num_engines: int = 1
+    values: dict[str, float]
+    buckets: dict[str, dict[float, float]]
+    num_engines: int
 
 
 @dataclass(frozen=True, slots=True)

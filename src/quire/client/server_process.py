@@ -59,7 +59,7 @@ class ServerProcess:
     def wait_until(self, path: str, timeout_s: float) -> float:
         """Seconds from the process's start until `path` answers 200."""
         with httpx.Client(trust_env=False, timeout=5, headers=self.address.headers) as client:
-            while not _answers(client, self.address.root + path):
+            while not answers(client, self.address.root + path):
                 if self._process.poll() is not None:
                     raise QuireError(f"The server ended with code {self._process.returncode}: {self.log()}")
                 if time.perf_counter() - self.start_time > timeout_s:
@@ -89,7 +89,8 @@ class ServerProcess:
         self.stop()
 
 
-def _answers(client: httpx.Client, url: str) -> bool:
+def answers(client: httpx.Client, url: str) -> bool:
+    """Whether with 200."""
     try:
         return client.get(url).status_code == httpx.codes.OK
     except httpx.TransportError:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
 
 from quire.core.arrays import Float32Array
 from quire.core.outputs import RequestMetrics
-from quire.core.sampling_rules import Rule, optional, refuse, true_or_false, whole_number
+from quire.core.sampling_rules import Rule, apply_rules, one_of, optional, true_or_false, whole_number
 
 PoolingTask = Literal["embed", "token_embed"]
 WHOLE_CONTEXT = -1
 
 
-def _pooling_task(field: str, value: Any) -> Any:
-    if value not in get_args(PoolingTask):
-        refuse(field, value, f"it must be one of {', '.join(get_args(PoolingTask))}", "pass one of them")
-    return value
-
-
 _RULES: dict[str, Rule] = {
-    "task": _pooling_task,
+    "task": one_of(*get_args(PoolingTask)),
     "normalize": optional(true_or_false),
     "dimensions": optional(whole_number(1, remedy="leave it out for the whole vector")),
     "truncate_prompt_tokens": optional(
@@ -51,8 +45,7 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
     truncate_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name, rule in _RULES.items():
-            rule(name, getattr(self, name))
+        apply_rules(self, _RULES)
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -23,31 +23,12 @@ SCALE_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class FullAttentionSpec:
-    """Every token's KV is kept."""
+class KVSpec:
+    """What a layer keeps of each token. With a `window`, position p attends to positions p - window + 1 ... p, and older KV is dropped."""
 
     num_kv_heads: int
     head_dim: int
-
-    @property
-    def window(self) -> int | None:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class SlidingWindowSpec:
-    """Position p attends to positions p - window + 1 ... p; older KV is dropped."""
-
-    num_kv_heads: int
-    head_dim: int
-    sliding_window: int
-
-    @property
-    def window(self) -> int | None:
-        return self.sliding_window
-
-
-KVSpec = FullAttentionSpec | SlidingWindowSpec
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ import msgspec
 
 from quire.core.sampling_rules import (
     Rule,
+    apply_rules,
     logit_bias,
-    member,
+    one_of,
     optional,
     real_number,
     refuse,
@@ -27,7 +28,6 @@ from quire.errors import InvalidRequestError
 GREEDY_EPSILON = 1e-5
 ALL_LOGPROBS = -1
 MAX_SAMPLES = 16384
-MAX_TEMPERATURE = 2.0
 
 
 class OutputKind(enum.Enum):
@@ -78,7 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """The form the text must have. It ends where the form is complete, whatever ignore_eos and min_tokens say."""
 
     def __post_init__(self) -> None:
-        _apply_rules(self, _SAMPLING_RULES)
+        apply_rules(self, _SAMPLING_RULES)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             refuse(
                 "min_tokens",
@@ -133,20 +133,18 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
     length_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        _apply_rules(self, _BEAM_SEARCH_RULES)
+        apply_rules(self, _BEAM_SEARCH_RULES)
 
 
 _PENALTY = real_number(-2, 2, remedy="use 0 to turn it off")
-_TEMPERATURE = real_number(0, MAX_TEMPERATURE, remedy="use 0 for greedy, 1 for the model's own distribution")
 _LOGPROBS = whole_number(0, remedy="use -1 for the whole vocabulary, None for no logprobs", aliases={-1: ALL_LOGPROBS})
-_MAX_TOKENS = whole_number(1, remedy="ask for at least one token, or use None to fill the context")
 
 _SAMPLING_RULES: dict[str, Rule] = {
     "n": whole_number(1, MAX_SAMPLES, remedy="split more samples over several requests"),
     "presence_penalty": _PENALTY,
     "frequency_penalty": _PENALTY,
     "repetition_penalty": real_number(0, math.inf, above_low=True, remedy="use 1 to turn it off"),
-    "temperature": _TEMPERATURE,
+    "temperature": real_number(0, 2, remedy="use 0 for greedy, 1 for the model's own distribution"),
     "top_p": real_number(0, 1, above_low=True, remedy="use 1 to turn it off"),
     "top_k": whole_number(0, remedy="use 0 or -1 to turn it off", aliases={-1: 0}),
     "min_p": real_number(0, 1, remedy="use 0 to turn it off"),
@@ -154,9 +152,9 @@ _SAMPLING_RULES: dict[str, Rule] = {
         whole_number(-(2**63), 2**64 - 1, remedy="use 64 bits at most, or None for a random seed", aliases={-1: None})
     ),
     "stop": strings("pass a string or a list of strings"),
-    "stop_token_ids": token_ids("pass a list of token ids"),
+    "stop_token_ids": token_ids,
     "ignore_eos": true_or_false,
-    "max_tokens": optional(_MAX_TOKENS),
+    "max_tokens": optional(whole_number(1, remedy="ask for at least one token, or use None to fill the context")),
     "min_tokens": whole_number(0, remedy="use 0 to let the model stop at once"),
     "logprobs": optional(_LOGPROBS),
     "prompt_logprobs": optional(_LOGPROBS),
@@ -164,11 +162,11 @@ _SAMPLING_RULES: dict[str, Rule] = {
     "skip_special_tokens": true_or_false,
     "spaces_between_special_tokens": true_or_false,
     "include_stop_str_in_output": true_or_false,
-    "output_kind": member(OutputKind),
+    "output_kind": one_of(*OutputKind),
     "logit_bias": logit_bias,
-    "allowed_token_ids": some_token_ids("name at least one token, or use None to allow all"),
+    "allowed_token_ids": some_token_ids,
     "bad_words": strings("pass a list of words"),
-    "bad_words_token_ids": token_id_lists("pass lists of token ids"),
+    "bad_words_token_ids": token_id_lists,
     "structured_outputs": structured_outputs,
 }
 
@@ -179,9 +177,3 @@ _BEAM_SEARCH_RULES: dict[str, Rule] = {
     "temperature": real_number(0, 0, remedy="beams are ranked by the model's own logprobs: leave it out"),
     "length_penalty": real_number(-10, 10, remedy="use 1 to rank by the mean logprob of a token"),
 }
-
-
-def _apply_rules(params: SamplingParams | BeamSearchParams, rules: dict[str, Rule]) -> None:
-    """Check every field and store it in its declared type; the struct is frozen for everybody else."""
-    for field, rule in rules.items():
-        msgspec.structs.force_setattr(params, field, rule(field, getattr(params, field)))

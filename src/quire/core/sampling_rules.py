@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
+import msgspec
+
 from quire.errors import InvalidRequestError
 
 Rule = Callable[[str, Any], Any]
@@ -55,9 +57,7 @@ def whole_number(
 
 def real_number(low: float, high: float, *, remedy: str, above_low: bool = False) -> Rule:
     """A finite float of [low, high], or (low, high] with `above_low`; stored as a float."""
-    if math.isinf(low):
-        limits = "be a finite number"
-    elif math.isinf(high):
+    if math.isinf(high):
         limits = f"be a finite number {'above' if above_low else 'of at least'} {low:g}"
     elif low == high:
         limits = f"be {low:g}"
@@ -66,8 +66,7 @@ def real_number(low: float, high: float, *, remedy: str, above_low: bool = False
 
     def rule(field: str, value: Any) -> float:
         number = _as_float(value)
-        valid = number is not None and low <= number <= high and not (above_low and number == low)
-        if number is None or not valid:
+        if number is None or not low <= number <= high or (above_low and number == low):
             refuse(field, value, f"it must {limits}", remedy)
         return number
 
@@ -85,12 +84,10 @@ def true_or_false(field: str, value: Any) -> bool:
     return value
 
 
-def member(kind: type) -> Rule:
-    """One of an enum's members."""
-
+def one_of(*choices: object) -> Rule:
     def rule(field: str, value: Any) -> Any:
-        if not isinstance(value, kind):
-            refuse(field, value, f"it must be one of {', '.join(map(str, kind))}", "pass one of them")  # type: ignore[call-overload]
+        if value not in choices:
+            refuse(field, value, f"it must be one of {', '.join(map(str, choices))}", "pass one of them")
         return value
 
     return rule
@@ -109,38 +106,27 @@ def strings(remedy: str) -> Rule:
     return rule
 
 
-def token_ids(remedy: str) -> Rule:
+def token_ids(field: str, value: Any, remedy: str = "pass a list of token ids") -> tuple[int, ...]:
     """None, or a list or tuple of token ids; stored as a tuple. The vocabulary's end is checked where it is known."""
-
-    def rule(field: str, value: Any) -> tuple[int, ...]:
-        return tuple(_token_id(field, value, item) for item in _as_tuple(field, value, "token ids", remedy))
-
-    return rule
+    return tuple(_token_id(field, value, item) for item in _as_tuple(field, value, "token ids", remedy))
 
 
-def some_token_ids(remedy: str) -> Rule:
+def some_token_ids(field: str, value: Any) -> tuple[int, ...] | None:
     """None, or a list or tuple of at least one token id, each of which counts once."""
-    any_token_ids = token_ids(remedy)
-
-    def rule(field: str, value: Any) -> tuple[int, ...] | None:
-        ids: tuple[int, ...] = any_token_ids(field, value)
-        if value is not None and not ids:
-            refuse(field, value, "it must hold at least one token id", remedy)
-        return tuple(dict.fromkeys(ids)) or None
-
-    return rule
+    remedy = "name at least one token, or use None to allow all"
+    ids = token_ids(field, value, remedy)
+    if value is not None and not ids:
+        refuse(field, value, "it must hold at least one token id", remedy)
+    return tuple(dict.fromkeys(ids)) or None
 
 
-def token_id_lists(remedy: str) -> Rule:
+def token_id_lists(field: str, value: Any) -> tuple[tuple[int, ...], ...]:
     """A list or tuple of non-empty lists or tuples of token ids."""
-
-    def rule(field: str, value: Any) -> tuple[tuple[int, ...], ...]:
-        items = _as_tuple(field, value, "lists of token ids", remedy)
-        if not all(isinstance(item, list | tuple) and item for item in items):
-            refuse(field, value, "it must hold non-empty lists of token ids", remedy)
-        return tuple(tuple(_token_id(field, value, token_id) for token_id in item) for item in items)
-
-    return rule
+    remedy = "pass lists of token ids"
+    items = _as_tuple(field, value, "lists of token ids", remedy)
+    if not all(isinstance(item, list | tuple) and item for item in items):
+        refuse(field, value, "it must hold non-empty lists of token ids", remedy)
+    return tuple(tuple(_token_id(field, value, token_id) for token_id in item) for item in items)
 
 
 def logit_bias(field: str, value: Any) -> dict[int, float] | None:
@@ -161,6 +147,12 @@ def logit_bias(field: str, value: Any) -> dict[int, float] | None:
             refuse(field, value, f"it names token {token_id} twice", "give each token one bias")
         biases[token_id] = max(-MAX_LOGIT_BIAS, min(MAX_LOGIT_BIAS, number))
     return biases or None
+
+
+def apply_rules(params: msgspec.Struct, rules: Mapping[str, Rule]) -> None:
+    """Check every field and store it in its declared type; the struct is frozen for everybody else."""
+    for field, rule in rules.items():
+        msgspec.structs.force_setattr(params, field, rule(field, getattr(params, field)))
 
 
 def _token_id(field: str, whole: object, item: object) -> int:

@@ -38,7 +38,7 @@ class AsyncLLM:
     """
 
     def __init__(self, model: str | os.PathLike[str] = "smollm2", **config: Any) -> None:
-        self._connection: EngineConnection = LocalEngine(launch(engine_config(model, config)))
+        self._connection: EngineConnection = LocalEngine(launch(engine_config(model=model, **config)))
 
     @classmethod
     def over(cls, connection: EngineConnection) -> Self:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Any
 
-from quire.core.places import load_place
-from quire.engine.template_limits import TemplateLimits
+from quire.engine.template_budget import TemplateLimits
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import ChatTemplateError, InvalidRequestError
 
@@ -21,10 +19,6 @@ RESERVED_NAMES = frozenset(
     }
 )
 """What chat_template_kwargs may not replace."""
-
-COMPILE_TEMPLATE = "quire.engine.template_sandbox:compile_template"
-RENDER_TEMPLATE = "quire.engine.template_sandbox:render_template"
-"""Named by string: jinja2 is loaded with the first conversation, not with the engine."""
 
 MAX_INPUT_DEPTH = 64
 _CONTINUE_HERE = "\ue000quire:continue\ue001"
@@ -120,23 +114,20 @@ def _choose_template(tokenizer: Tokenizer, chat_template: str | None, has_tools:
 
 
 def _render(source: str, variables: Mapping[str, Any], limits: TemplateLimits) -> str:
+    # jinja2 is loaded with the first conversation, not with the engine.
+    from quire.engine.template_sandbox import compile_template, render_template
+
     # Whatever a template raises is its own failure: it runs arbitrary expressions.
     try:
-        template = _compile(source)
+        template = compile_template(source)
     except Exception as error:
         raise ChatTemplateError(f"The chat template could not be compiled ({_reason(error)}); correct it.") from error
     try:
-        text: str = load_place(RENDER_TEMPLATE)(template, variables, limits)
+        return render_template(template, variables, limits)
     except Exception as error:
         raise ChatTemplateError(
             f"The chat template failed ({_reason(error)}); check that it fits these messages and fields."
         ) from error
-    return text
-
-
-@functools.lru_cache(maxsize=64)
-def _compile(source: str) -> Any:
-    return load_place(COMPILE_TEMPLATE)(source)
 
 
 def _reason(error: Exception) -> str:

@@ -21,8 +21,6 @@ from quire.core.embedding import (
 from quire.core.outputs import RequestMetrics
 from quire.errors import GenerationFailedError, InvalidRequestError
 
-ABORTED = "it was aborted"
-
 
 def pooling_output(request: EmbeddingRequest, delta: EmbeddingDelta) -> PoolingRequestOutput:
     """The one output of a request."""
@@ -38,10 +36,6 @@ def pooling_output(request: EmbeddingRequest, delta: EmbeddingDelta) -> PoolingR
             arrival_time=request.arrival_time, first_scheduled_time=delta.first_scheduled_time, finished_time=now
         ),
     )
-
-
-def aborted_output(request: EmbeddingRequest) -> PoolingRequestOutput:
-    return pooling_output(request, EmbeddingDelta(request.request_id, error=ABORTED))
 
 
 def vector_of(output: PoolingRequestOutput) -> Float32Array:

@@ -78,7 +78,7 @@ class Engine:
 
     def reset_prefix_cache(self) -> bool:
         """Forget every cached block; False (and nothing done) while sequences run."""
-        return self.scheduler.reset_prefix_cache()
+        return self.scheduler.kv.reset_prefix_cache()
 
     def shutdown(self) -> None:
         self.steps.shutdown()

@@ -68,10 +68,10 @@ class EngineOrders(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Client:
-    """One API process: the socket it reads, and its requests."""
+    """One API process."""
 
     socket: zmq.Socket[bytes]
-    request_ids: set[str]
+    """Which it reads."""
     owed: list[FromEngine] = field(default_factory=list)
     """What it waits for and must still be told, once it reads again."""
 
@@ -92,8 +92,9 @@ class EngineService:
         self._requests = context.socket(zmq.PULL)
         self._requests.setsockopt(zmq.RCVHWM, 0)
         self._requests.bind(addresses.requests)
-        self._clients = [Client(_outputs_socket(context, addresses.outputs(i)), set()) for i in range(num_clients)]
+        self._clients = [Client(_outputs_socket(context, addresses.outputs(i))) for i in range(num_clients)]
         self._owners: dict[str, int] = {}
+        """The client of each request, by its id."""
         self._inbound: Frames[ToEngine] = Frames(ToEngine)
         self._outbound: Frames[FromEngine] = Frames(FromEngine)
         engine.view.while_computing = self._show_view
@@ -146,7 +147,7 @@ class EngineService:
             case AbortRequest(client, request_id):
                 if self._owners.get(request_id, client) == client:
                     self._engine.abort(request_id)
-                    self._forget(request_id)
+                    self._owners.pop(request_id, None)
             case FinishSample(request_id, index, stop_reason):
                 self._engine.finish_sample(request_id, index, stop_reason)
                 self._forget_finished(request_id)
@@ -169,7 +170,6 @@ class EngineService:
                 self._clients[client].owed.append(RequestsDropped([request_id]))
             return
         self._owners[request_id] = client
-        self._clients[client].request_ids.add(request_id)
 
     def _send_deltas(self, deltas: Iterable[Delta]) -> None:
         by_client: dict[int, list[Delta]] = {}
@@ -193,7 +193,7 @@ class EngineService:
         try:
             socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
-            if self._clients[client].request_ids and socket.poll(READER_WAIT_MS, zmq.POLLOUT):
+            if client in self._owners.values() and socket.poll(READER_WAIT_MS, zmq.POLLOUT):
                 socket.send(frame)
             else:
                 self._drop_requests(client)
@@ -202,7 +202,7 @@ class EngineService:
 
     def _drop_requests(self, client: int) -> None:
         """A client that does not read must not hold memory for ever, nor hold up the others."""
-        request_ids = list(self._clients[client].request_ids)
+        request_ids = [request_id for request_id, owner in self._owners.items() if owner == client]
         if request_ids:
             logger.warning(
                 "API process %d has gone, or reads no more: its %d requests are dropped.", client, len(request_ids)
@@ -210,7 +210,7 @@ class EngineService:
             self._clients[client].owed.append(RequestsDropped(request_ids))
         for request_id in request_ids:
             self._engine.abort(request_id)
-            self._forget(request_id)
+            del self._owners[request_id]
 
     def _send_owed(self) -> None:
         for client in self._clients:
@@ -219,12 +219,7 @@ class EngineService:
 
     def _forget_finished(self, request_id: str) -> None:
         if not self._engine.has_request(request_id):
-            self._forget(request_id)
-
-    def _forget(self, request_id: str) -> None:
-        client = self._owners.pop(request_id, None)
-        if client is not None:
-            self._clients[client].request_ids.discard(request_id)
+            self._owners.pop(request_id, None)
 
     def _show(self) -> None:
         """Stats for the heartbeat, and the view after the last step; a few times a second."""

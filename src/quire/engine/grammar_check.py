@@ -72,16 +72,13 @@ class GrammarCheck:
             self._kill()
             self._child = self._started()
         try:
-            answer = self._child.ask(question)
-        except TimeoutError:
-            answer = GrammarAnswer(refusal=f"compiling it took more than {TIME_LIMIT_S:g} s")
-        except (EOFError, OSError):
-            answer = GrammarAnswer(refusal=_DIED)
-        else:
-            self._answers.put(key, answer)
-            return answer
-        self._kill()
-        self._answers.put(key, answer, RETRY_AFTER_S)
+            answer, seconds = self._child.ask(question), math.inf
+        except (EOFError, OSError) as error:
+            self._kill()
+            took_long = isinstance(error, TimeoutError)
+            refusal = f"compiling it took more than {TIME_LIMIT_S:g} s" if took_long else _DIED
+            answer, seconds = GrammarAnswer(refusal=refusal), RETRY_AFTER_S
+        self._answers.put(key, answer, seconds)
         return answer
 
     def _started(self) -> _Child:
@@ -89,7 +86,7 @@ class GrammarCheck:
         try:
             child = _Child()
             child.start(self._vocabulary())
-        except (TimeoutError, EOFError, OSError) as error:
+        except (EOFError, OSError) as error:
             if child is not None:
                 child.kill()
             raise RequestTimeoutError(
@@ -135,7 +132,7 @@ class _Child:
         self._read_frame(deadline)
 
     def ask(self, question: GrammarQuestion) -> GrammarAnswer:
-        """Raises TimeoutError, or EOFError or OSError if the child died."""
+        """Raises TimeoutError, or EOFError or another OSError if the child died."""
         deadline = time.monotonic() + TIME_LIMIT_S
         self._write(encode_frame(question), deadline)
         return msgspec.msgpack.decode(self._read_frame(deadline), type=GrammarAnswer)
@@ -193,7 +190,7 @@ class _AnswerCache:
             self._answers.move_to_end(key)
             return answer
 
-    def put(self, key: bytes, answer: GrammarAnswer, seconds: float = math.inf) -> None:
+    def put(self, key: bytes, answer: GrammarAnswer, seconds: float) -> None:
         with self._lock:
             self._forget(key)
             self._answers[key] = answer, time.monotonic() + seconds

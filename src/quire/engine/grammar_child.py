@@ -41,7 +41,6 @@ JSON_OPTIONS = {
     "lenient": False,
     "coerce_one_of": False,
 }
-_ANY_OBJECT = '{"type":"object"}'
 _KEYWORDS_OF_COMPLAINTS = (
     ("oneOf constraints", "oneOf"),
     ("is not present in a registry", "$ref"),
@@ -64,9 +63,8 @@ class _ByteVocabulary:
     """One token a byte, among ids as large as the model's, in the form llguidance asks for."""
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
-        special = {**vocabulary.special_tokens, **dict.fromkeys(vocabulary.eos_token_ids, "<eos>")}
-        special |= vocabulary.special_tokens
-        size = max(vocabulary.vocab_size, 256 + len(special), *(token_id + 1 for token_id in special), 0)
+        special = {**dict.fromkeys(vocabulary.eos_token_ids, "<eos>"), **vocabulary.special_tokens}
+        size = max(vocabulary.vocab_size, 256 + len(special), *(token_id + 1 for token_id in special))
         self.tokens = [b""] * size
         ordinary = (token_id for token_id in range(size) if token_id not in special)
         self._id_of_byte = [next(ordinary) for _ in range(256)]
@@ -80,11 +78,6 @@ class _ByteVocabulary:
 
     def __call__(self, text: bytes | str) -> list[int]:
         return [self._id_of_byte[byte] for byte in (text.encode() if isinstance(text, str) else text)]
-
-
-def make_tokenizer(vocabulary: GrammarVocabulary) -> llguidance.LLTokenizer:
-    wrapper = llguidance.TokenizerWrapper(_ByteVocabulary(vocabulary))
-    return llguidance.LLTokenizer(wrapper, eos_token=vocabulary.eos_token_ids)
 
 
 def answer(question: GrammarQuestion, tokenizer: llguidance.LLTokenizer, special: set[str]) -> GrammarAnswer:
@@ -125,13 +118,11 @@ def _to_llguidance(question: GrammarQuestion, special: set[str]) -> str:
             _refuse_old_reference_beside_id(json.loads(question.source))
             return llguidance.LLMatcher.grammar_from_json_schema(question.source, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
         case "json_object":
-            return llguidance.LLMatcher.grammar_from_json_schema(_ANY_OBJECT, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
+            return llguidance.LLMatcher.grammar_from_json_schema('{"type":"object"}', overrides=JSON_OPTIONS)  # type: ignore[arg-type]
         case "regex":
             return llguidance.LLMatcher.grammar_from_regex(question.source)
-        case "grammar":
-            return llguidance.grammar_from("grammar", question.source)
-        case "choice":
-            return llguidance.grammar_from("choice", question.source)
+        case "grammar" | "choice":
+            return llguidance.grammar_from(question.kind, question.source)
         case "structural_tag":
             return llguidance.LLMatcher.grammar_from_lark(_tags_to_lark(json.loads(question.source), special))
 
@@ -205,7 +196,8 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     if first is None:
         return
     vocabulary = msgspec.msgpack.decode(first, type=GrammarVocabulary)
-    tokenizer = make_tokenizer(vocabulary)
+    wrapper = llguidance.TokenizerWrapper(_ByteVocabulary(vocabulary))
+    tokenizer = llguidance.LLTokenizer(wrapper, eos_token=vocabulary.eos_token_ids)
     special = set(vocabulary.special_tokens.values())
     write_frame(answers, GrammarAnswer())
     while (frame := read_frame(requests)) is not None:

@@ -126,10 +126,12 @@ class InputProcessor:
                 field="dimensions",
                 value=params.dimensions,
             )
-        if isinstance(prompt, str) and params.truncate_prompt_tokens is None:
+        limit = params.truncate_prompt_tokens
+        if isinstance(prompt, str) and limit is None:
             self._check_beginning(prompt)
         text, token_ids = self._tokenize(prompt)
-        token_ids = self._truncate(token_ids, params.truncate_prompt_tokens)
+        if limit is not None:
+            token_ids = self._tokenizer.truncate(token_ids, self._max_model_len if limit == WHOLE_CONTEXT else limit)
         self._check_text_length(token_ids)
         return EmbeddingRequest(
             request_id=request_id if request_id is not None else self._next_id(),
@@ -154,11 +156,6 @@ class InputProcessor:
                 f" {WHERE_TO_ASK[task]}, or take a model that {WHAT_TASKS_DO[wanted]}.",
                 field="model",
             )
-
-    def _truncate(self, token_ids: list[int], limit: int | None) -> list[int]:
-        if limit is None:
-            return token_ids
-        return self._tokenizer.truncate(token_ids, self._max_model_len if limit == WHOLE_CONTEXT else limit)
 
     def _check_text_length(self, token_ids: list[int]) -> None:
         num_tokens = len(token_ids)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from quire.cache.kv_cache_manager import KVCacheManager
 from quire.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from quire.config import EngineConfig, Task
+from quire.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.engine.encode_engine import EncodeEngine
 from quire.engine.engine import Engine
@@ -77,7 +77,7 @@ def launch(
     # The tokenizer is read while the weights are loaded, most of which needs no interpreter.
     with ThreadPoolExecutor(1, "quire-tokenizer") as beside:
         reading = beside.submit(lambda: Tokenizer(checkpoint.tokenizer))
-        engine = ENGINES[resolved.task](executor_name, resolved, checkpoint)
+        engine = _make_engine(executor_name, resolved, checkpoint)
         try:
             tokenizer = reading.result()
         except BaseException:
@@ -101,31 +101,17 @@ def _log_to_stderr_unless_configured() -> None:
         logger.setLevel(logging.INFO)
 
 
-def _generating_engine(executor_name: str, resolved: ResolvedConfig, checkpoint: Checkpoint) -> Engine:
-    executor = make_executor(executor_name, resolved.worker, checkpoint)
-    executor.allocate_kv_cache(resolved.kv_cache)
-    scheduler = Scheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
-    return Engine(scheduler, executor, resolved.num_steps_in_flight)
-
-
-def _embedding_engine(executor_name: str, resolved: ResolvedConfig, checkpoint: Checkpoint) -> EncodeEngine:
-    executor = make_encode_executor(executor_name, resolved.worker, checkpoint)
-    scheduler = EncodeScheduler(resolved.scheduler, _kv_cache_manager(resolved, checkpoint.identity))
-    return EncodeEngine(scheduler, executor, resolved.num_steps_in_flight)
-
-
-ENGINES: dict[Task, Callable[[str, ResolvedConfig, Checkpoint], Engine | EncodeEngine]] = {
-    "generate": _generating_engine,
-    "embed": _embedding_engine,
-}
-"""By the task of the resolved configuration."""
-
-
-def _kv_cache_manager(resolved: ResolvedConfig, identity: str) -> KVCacheManager:
+def _make_engine(executor_name: str, resolved: ResolvedConfig, checkpoint: Checkpoint) -> Engine | EncodeEngine:
     worker = resolved.worker
-    return KVCacheManager(
+    kv = KVCacheManager(
         resolved.kv_cache,
-        model_identity=f"{identity}/{worker.dtype}/{worker.quantization}/{worker.kv_cache_dtype}",
+        model_identity=f"{checkpoint.identity}/{worker.dtype}/{worker.quantization}/{worker.kv_cache_dtype}",
         enable_prefix_caching=resolved.enable_prefix_caching,
         eviction_policy=resolved.eviction_policy,
     )
+    if resolved.task == "embed":
+        encoder = make_encode_executor(executor_name, worker, checkpoint)
+        return EncodeEngine(EncodeScheduler(resolved.scheduler, kv), encoder, resolved.num_steps_in_flight)
+    executor = make_executor(executor_name, worker, checkpoint)
+    executor.allocate_kv_cache(resolved.kv_cache)
+    return Engine(Scheduler(resolved.scheduler, kv), executor, resolved.num_steps_in_flight)

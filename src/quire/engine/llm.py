@@ -54,7 +54,7 @@ class LLM:
         max_num_batched_tokens: int = OFFLINE_BATCHED_TOKENS,
         **config: Any,
     ) -> None:
-        self._engine = launch(engine_config(model, {"max_num_batched_tokens": max_num_batched_tokens, **config}))
+        self._engine = launch(engine_config(model=model, max_num_batched_tokens=max_num_batched_tokens, **config))
         self._turn = threading.RLock()
         """Threads that call at the same time take turns: the engine is one thread's."""
 

@@ -8,10 +8,6 @@ from typing import Any
 
 from quire.core.embedding import PoolingRequestOutput
 from quire.core.outputs import RequestOutput
-from quire.core.places import load_place
-
-TQDM = "tqdm:tqdm"
-"""Named by string: loaded with the first line that is shown."""
 
 
 class Progress:
@@ -20,7 +16,9 @@ class Progress:
     def __init__(self, num_prompts: int, enabled: bool | Callable[..., Any]) -> None:
         self._bar: Any = None
         if enabled:
-            make_bar = enabled if callable(enabled) else load_place(TQDM)
+            from tqdm import tqdm  # Loaded with the first line that is shown.
+
+            make_bar = enabled if callable(enabled) else tqdm
             self._bar = make_bar(
                 total=num_prompts,
                 desc="Processed prompts",

@@ -10,7 +10,7 @@ from quire.core.embedding import EmbeddingDelta, EmbeddingRequest, PoolingReques
 from quire.core.outputs import BeamSearchOutput, BeamSearchSequence, RequestOutput
 from quire.core.request import Request
 from quire.core.wire import AnyRequest, BeamDelta, Delta
-from quire.engine.embedding_outputs import aborted_output, pooling_output
+from quire.engine.embedding_outputs import pooling_output
 from quire.engine.output_processor import RequestState
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
@@ -61,7 +61,8 @@ class RequestsInProgress:
     def abort(self, request_id: str) -> RequestOutput | PoolingRequestOutput | None:
         """Forget a request; returns what it had, its samples finished with abort. Unknown ids are ignored."""
         if request_id in self._embeddings:
-            return aborted_output(self._embeddings.pop(request_id))
+            aborted = EmbeddingDelta(request_id, error="it was aborted")
+            return pooling_output(self._embeddings.pop(request_id), aborted)
         state = self._states.pop(request_id, None)
         return None if state is None else state.abort()
 

@@ -17,8 +17,8 @@ def collect_stats(engine: Engine | EncodeEngine) -> EngineStats:
     preempted = scheduler.waiting if scheduler.num_preemptions else ()
     tokens = engine.steps.step_tokens
     return EngineStats(
-        num_running=scheduler.num_running,
-        num_waiting=scheduler.num_waiting,
+        num_running=len(scheduler.running),
+        num_waiting=len(scheduler.waiting),
         num_preempted=sum(sequence.num_preemptions > 0 for sequence in preempted),
         num_blocks=pool.num_blocks,
         num_free_blocks=pool.num_free,

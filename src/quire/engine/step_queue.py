@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+from quire.core.embedding import EncodePlan
 from quire.core.stats import StepTokens
+from quire.core.step import StepPlan
 from quire.errors import EngineDeadError
 from quire.worker.executor import StepExecutor
 
-
-class SizedPlan(Protocol):
-    """A StepPlan or an EncodePlan."""
-
-    @property
-    def num_tokens(self) -> int: ...
-
-
-Plan = TypeVar("Plan", bound=SizedPlan)
+Plan = TypeVar("Plan", bound=StepPlan | EncodePlan)
 Result = TypeVar("Result")
 
 

@@ -1,20 +1,30 @@
-"""An account of what one rendering of a template spends of its limits (template_limits.py)."""
+"""What one rendering of a template may spend, and an account of it. Needs no jinja2."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import ItemsView, KeysView, ValuesView
+from dataclasses import dataclass
 
-from jinja2.exceptions import TemplateRuntimeError
-
-from quire.engine.template_limits import CHARS_PER_VALUE, TemplateLimits
-
+CHARS_PER_VALUE = 16
+"""What every value counts for beside its characters: some of its memory, and the time to look at it."""
 MAX_DEPTH = 100
 """Lists within lists. Python itself can overflow its stack on values nested much deeper."""
 _CONTAINERS = (list, tuple, dict, set, frozenset, KeysView, ValuesView, ItemsView)
 
 
-class TemplateLimitError(TemplateRuntimeError):
+@dataclass(frozen=True, slots=True)
+class TemplateLimits:
+    """`seconds` is processor time of the rendering thread, so that a busy machine fails no honest template."""
+
+    seconds: float = 2.0
+    max_size: int = 8_000_000
+    """Size of one value: its characters, and CHARS_PER_VALUE for it and every item in it, however deep."""
+    max_total: int = 128_000_000
+    """Characters and list items of all values made, together."""
+
+
+class TemplateLimitError(Exception):
     """The template asked for more than a rendering may spend."""
 
 

@@ -32,8 +32,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from quire.engine.template_budget import TemplateBudget, TemplateLimitError
-from quire.engine.template_limits import TemplateLimits
+from quire.engine.template_budget import TemplateBudget, TemplateLimitError, TemplateLimits
 
 MAX_SOURCE_CHARS = 200_000
 MAX_INT_BITS = 100_000
@@ -49,8 +48,9 @@ _WIDE = re.compile(r"\*|\d{4}")
 _budget: ContextVar[TemplateBudget] = ContextVar("template_budget")
 
 
+@functools.lru_cache(maxsize=64)
 def compile_template(source: str) -> Template:
-    """Raises TemplateError, or what Python's own compiler raises for code nested too deeply."""
+    """Raises TemplateError or TemplateLimitError, or what Python's own compiler raises for code nested too deeply."""
     if len(source) > MAX_SOURCE_CHARS:
         raise TemplateLimitError(f"it has {len(source)} characters, the limit is {MAX_SOURCE_CHARS}")
     token = _budget.set(TemplateBudget(TemplateLimits()))  # constants are computed while compiling
@@ -194,12 +194,6 @@ class _Instrument(NodeTransformer):
             node.test = nodes.And(_call_environment("tick", nodes.Const(0)), node.test)
         return self._with_tick(node)
 
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
-        return self._with_tick(node)
-
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
-        return self._with_tick(node)
-
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return _call_environment("join_text", nodes.List(node.nodes))
@@ -211,12 +205,6 @@ class _Instrument(NodeTransformer):
         bounds = (node.arg.start, node.arg.stop, node.arg.step)
         return _call_environment("take_slice", node.node, *(bound or nodes.Const(None) for bound in bounds))
 
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        return self._measured(node)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        return self._measured(node)
-
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         return node if node.ctx == "store" else self._measured(node)
 
@@ -227,9 +215,13 @@ class _Instrument(NodeTransformer):
         node.body.insert(0, tick)
         return node
 
+    visit_Macro = visit_CallBlock = _with_tick
+
     def _measured(self, node: nodes.Expr) -> nodes.Node:
         self.generic_visit(node)
         return _call_environment("measured", node)
+
+    visit_List = visit_Dict = _measured
 
 
 def _call_environment(method: str, *args: nodes.Expr) -> nodes.Call:

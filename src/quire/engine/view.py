@@ -116,7 +116,7 @@ class EngineView:
     def _mark(self) -> tuple[int, ...]:
         """Equal marks: nothing worth showing happened between them."""
         scheduler, pool = self._scheduler, self._scheduler.kv.pool
-        return self._num_steps, scheduler.num_waiting, scheduler.num_running, pool.num_free, pool.num_cached
+        return self._num_steps, len(scheduler.waiting), len(scheduler.running), pool.num_free, pool.num_cached
 
     def _update(self, now: float) -> ViewUpdate:
         layout = None
@@ -135,8 +135,8 @@ class EngineView:
             lanes=self._take_lanes(),
             changed_blocks=changed,
             block_states=states,
-            num_waiting=scheduler.num_waiting,
-            num_running=scheduler.num_running,
+            num_waiting=len(scheduler.waiting),
+            num_running=len(scheduler.running),
             num_preemptions=scheduler.num_preemptions,
             num_prefix_query_tokens=scheduler.kv.num_prefix_query_tokens,
             num_prefix_hit_tokens=scheduler.kv.num_prefix_hit_tokens,

@@ -23,7 +23,7 @@ class Machine:
     total_memory: int
     memory_limited_by: str
     num_cores: int
-    """Physical ones that this process may use."""
+    """Physical ones that this process may use: hyper-threads share the units that matrix products saturate."""
     num_cpus: int
     """Hyper-threads too, whatever its quota is."""
     cpu_name: str
@@ -44,12 +44,13 @@ def read_machine(root: Path = Path("/")) -> Machine:
     limits += [(free, "the cgroup's memory limit") for free in _cgroup_free_memory(root)]
     free, limited_by = min(limits)
     name, features = _cpu(root)
+    cores = allowed_cores(root)
     return Machine(
         free_memory=max(0, free),
         total_memory=total,
         memory_limited_by=limited_by,
-        num_cores=_num_cores(root),
-        num_cpus=sum(map(len, allowed_cores(root))),
+        num_cores=min([len(cores), *_cgroup_cores(root)]),
+        num_cpus=sum(map(len, cores)),
         cpu_name=name,
         cpu_features=features,
         native_kernels=has_native_module(),
@@ -123,11 +124,6 @@ def _cgroup_cores(root: Path) -> list[int]:
         if quota is not None and quota > 0 and period:
             found.append(max(1, quota // period))
     return found
-
-
-def _num_cores(root: Path) -> int:
-    """Physical cores this process may run on: hyper-threads share the units that matrix products saturate."""
-    return min([len(allowed_cores(root)), *_cgroup_cores(root)])
 
 
 def _cpu(root: Path) -> tuple[str, frozenset[str]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from quire.checkpoint.model_config import ModelConfig
 from quire.config import EngineConfig, ResolvedDType, SchedulerConfig, Task, WorkerConfig
 from quire.core.backend import Backend
 from quire.core.kv_layout import make_kv_cache_config
-from quire.core.quantization import Quantization
 from quire.errors import InvalidRequestError, OutOfMemoryError, UnsupportedModelError
 from quire.plan.backend import (
     check_kv_cache_dtype,
@@ -64,10 +63,8 @@ def plan_for(
     """
     check_context(config, model)
     resolver = _Resolver(replace(config, max_num_seqs=concurrency), model, machine, budget, concurrency)
-    compute = resolver.compute()
-    return plan_memory(
-        model, resolver.demand(compute.dtype, native=compute.backend == "cpu"), budget
-    ), compute.why_dtype
+    dtype, why_dtype, backend = resolver.compute()
+    return plan_memory(model, resolver.demand(dtype, native=backend == "cpu"), budget), why_dtype
 
 
 def check_context(config: EngineConfig, model: ModelConfig) -> None:
@@ -80,12 +77,6 @@ def check_context(config: EngineConfig, model: ModelConfig) -> None:
             field="max_model_len",
             value=given,
         )
-
-
-class _Compute(NamedTuple):
-    dtype: ResolvedDType
-    why_dtype: str | None
-    backend: Backend
 
 
 class _Resolver:
@@ -103,8 +94,8 @@ class _Resolver:
         self.budget = budget
         self.concurrency = concurrency
         self.reasons: list[str] = []
-        self.quantization: Quantization = "none"
         self.block_size = self._with_reason(choose_block_size(config, model))
+        self.quantization = self._with_reason(choose_quantization(config, model, machine))
 
     def resolve(self) -> ResolvedConfig:
         task = self._task()
@@ -132,18 +123,17 @@ class _Resolver:
             reasons=tuple(self.reasons),
         )
 
-    def compute(self) -> _Compute:
-        """What computes, and in what."""
+    def compute(self) -> tuple[ResolvedDType, str | None, Backend]:
+        """In what is computed, why in that where it was not given, and by which kernels."""
         config, model, machine = self.config, self.model, self.machine
-        self.quantization = self._with_reason(choose_quantization(config, model, machine))
         native = runs_native(config, model, machine)
         least = self.demand("float32", native=native)
-        chosen = choose_dtype(config, model, machine, least, self.budget, native=native)
-        dtype = self._with_reason(chosen)
+        dtype, why_dtype = choose_dtype(config, model, machine, least, self.budget, native=native)
+        self._with_reason((dtype, why_dtype))
         backend = self._with_reason(choose_backend(config, model, machine, dtype))
         check_quantization(config, self.quantization, model, backend)
         check_kv_cache_dtype(config, model, backend)
-        return _Compute(dtype, chosen[1], backend)
+        return dtype, why_dtype, backend
 
     def _with_reason(self, choice: tuple[Choice, str | None]) -> Choice:
         """A choice whose reason, if it has one, has been noted."""

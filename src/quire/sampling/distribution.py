@@ -34,10 +34,12 @@ def most_likely(logits: Float32Array) -> MostLikely:
     return MostLikely(best.tolist(), logits[np.arange(len(logits)), best].tolist())
 
 
-def token_weights(rows: Sequence[Float32Array], largest: Float32Array, temperatures: list[float]) -> Float64Array:
+def token_weights(
+    rows: Sequence[Float32Array], largest: Sequence[float], temperatures: Sequence[float]
+) -> Float64Array:
     """exp((logits - largest) / temperature) of R rows [V], as float64 [R, V]: the most likely token weighs exactly 1."""
     weights = np.empty((len(rows), len(rows[0])))
-    for own, row, most, temperature in zip(weights, rows, largest.tolist(), temperatures, strict=True):
+    for own, row, most, temperature in zip(weights, rows, largest, temperatures, strict=True):
         own[:] = row
         own -= most
         own *= 1 / temperature

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property
-from typing import Protocol, Self, cast
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.tokenizer_files import TokenizerFiles
 from quire.core.arrays import Float32Array
-from quire.core.places import load_place
 from quire.sampling.constraints import FORBIDDEN
 
 BoolArray = npt.NDArray[np.bool_]
-COMPILER = "quire.sampling.grammar_compiler:GrammarCompiler"
-"""Named by string: llguidance is loaded with the first grammar, not with the engine."""
 MAX_COMPILED = 32
 """Compiled grammars kept for the next row that wants the same one."""
 
@@ -31,7 +28,7 @@ MAX_COMPILED = 32
 class Matcher(Protocol):
     """What is needed here of a compiled grammar (llguidance.LLMatcher)."""
 
-    def consume_tokens(self, tokens: Sequence[int]) -> bool: ...
+    def consume_tokens(self, tokens: list[int]) -> bool: ...
 
     def compute_bitmask(self) -> bytes: ...
 
@@ -99,7 +96,10 @@ class Grammars:
 
     @cached_property
     def _compiler(self) -> Compiler:
-        return cast(Compiler, load_place(COMPILER)(self._read_tokenizer(), self._vocab_size))
+        # llguidance is loaded with the first grammar, not with the engine.
+        from quire.sampling.grammar_compiler import GrammarCompiler
+
+        return GrammarCompiler(self._read_tokenizer(), self._vocab_size)
 
 
 class Grammar:

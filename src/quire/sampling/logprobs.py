@@ -23,8 +23,9 @@ def log_softmax(logits: Float32Array) -> Float32Array:
     return shifted
 
 
-def token_logprobs(logits: Float32Array, logprobs: Float32Array, token_id: int, num_logprobs: int) -> TokenLogprobs:
-    """The chosen token first, then the most likely ones in order; both arrays are [V]."""
+def token_logprobs(logits: Float32Array, token_id: int, num_logprobs: int) -> TokenLogprobs:
+    """Of logits [V]: the chosen token first, then the most likely ones in order."""
+    logprobs = log_softmax(logits)
     top = top_tokens(logits, len(logits) if num_logprobs == ALL_LOGPROBS else num_logprobs)
     top_ids: list[int] = top.tolist()
     top_logprobs: list[float] = logprobs[top].tolist()

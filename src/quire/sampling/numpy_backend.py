@@ -9,7 +9,7 @@ import numpy as np
 from quire.core.arrays import Float32Array, Float64Array
 from quire.core.step import TokenLogprobs
 from quire.sampling.distribution import MostLikely, draw_one, token_weights
-from quire.sampling.logprobs import log_softmax, token_logprobs
+from quire.sampling.logprobs import token_logprobs
 from quire.sampling.penalties import PenalizedLogits, Penalties
 from quire.sampling.sampling_row import SamplingRow
 from quire.sampling.truncation import kept_tokens
@@ -35,7 +35,7 @@ class NumpySampling:
         for start in range(0, len(rows), self._chunk_rows):
             chunk = slice(start, start + self._chunk_rows)
             temperatures = [row.params.temperature for row in rows[chunk]]
-            weights = token_weights(logits[chunk], np.array(largest[chunk], np.float32), temperatures)
+            weights = token_weights(logits[chunk], largest[chunk], temperatures)
             token_ids += [_draw(own, row) for own, row in zip(weights, rows[chunk], strict=True)]
         return token_ids
 
@@ -43,7 +43,7 @@ class NumpySampling:
         self, logits: Sequence[Float32Array], token_ids: Sequence[int], nums_logprobs: Sequence[int]
     ) -> list[TokenLogprobs]:
         return [
-            token_logprobs(row, log_softmax(row), token_id, num_logprobs)
+            token_logprobs(row, token_id, num_logprobs)
             for row, token_id, num_logprobs in zip(logits, token_ids, nums_logprobs, strict=True)
         ]
 

@@ -37,14 +37,6 @@ class EncodeScheduler:
         self._next_step_id = 0
 
     @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
-
-    @property
     def waiting(self) -> list[Sequence]:
         """In the order in which they will run; to be read only."""
         return self._waiting.sequences
@@ -66,9 +58,17 @@ class EncodeScheduler:
 
     def plan(self) -> EncodePlan | None:
         """The next texts in order, as many as fit; the first even where it alone exceeds the budget."""
-        sequences = self._take()
+        budget = self.config.max_num_batched_tokens
+        sequences: list[Sequence] = []
+        for sequence in self.waiting[: self.config.max_num_seqs]:
+            if sequences and sequence.num_known > budget:
+                break
+            budget -= sequence.num_known
+            sequences.append(sequence)
         if not sequences:
             return None
+        for sequence in sequences:
+            self._start(sequence)
         rows = [EncodeRow(sequence.token_ids, self._params[sequence.seq_id]) for sequence in sequences]
         plan = EncodePlan(self._next_step_id, rows)
         self._next_step_id += 1
@@ -86,18 +86,6 @@ class EncodeScheduler:
                 self._finish(sequence, FinishReason.STOP if isinstance(row, Vectors) else FinishReason.ERROR)
                 texts.append((sequence, row))
         return texts
-
-    def _take(self) -> list[Sequence]:
-        budget, taken = self.config.max_num_batched_tokens, 0
-        for sequence in self.waiting[: self.config.max_num_seqs]:
-            if taken and sequence.num_known > budget:
-                break
-            budget -= sequence.num_known
-            taken += 1
-        sequences = self.waiting[:taken]
-        for sequence in sequences:
-            self._start(sequence)
-        return sequences
 
     def _start(self, sequence: Sequence) -> None:
         self._waiting.remove(sequence)

@@ -55,14 +55,6 @@ class Scheduler:
         self._in_flight: deque[tuple[StepPlan, list[Sequence]]] = deque()
 
     @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
-
-    @property
     def has_unfinished(self) -> bool:
         return bool(self._waiting or self._running)
 
@@ -141,10 +133,6 @@ class Scheduler:
         sequence.keep_blocks = False
         if self._kept.pop(sequence.seq_id, None) is not None:
             self.kv.free(sequence)
-
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached content. False, and nothing changes, while sequences hold blocks."""
-        return self.kv.reset_prefix_cache()
 
     def plan(self) -> StepPlan | None:
         """The next step; None if nothing can run before a step in flight is committed.
@@ -317,7 +305,7 @@ class Scheduler:
         for num_appended, token_id in enumerate(result.token_ids, 1):
             stop = append_token(sequence, token_id)
             if stop is not None:
-                self.finish(sequence, stop.reason, stop.stop_reason)
+                self.finish(sequence, *stop)
                 update.new_token_ids = result.token_ids[:num_appended]
                 update.logprobs = result.logprobs and result.logprobs[:num_appended]
                 break

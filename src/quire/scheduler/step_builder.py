@@ -11,7 +11,7 @@ class StepBuilder:
     """Collects one step at a time, and knows from step to step which rows the worker holds."""
 
     def __init__(self, kv: KVCacheManager) -> None:
-        self.sequences: list[Sequence] = []
+        self._sequences: list[Sequence] = []
         """The sequence of each row of the step being built."""
         self._kv = kv
         self._step_id = 0
@@ -31,7 +31,7 @@ class StepBuilder:
             self._new_rows.append(self._new_row(sequence))
             new_block_ids = None
         self._rows.append(RowPlan(seq_id, start, end - start, samples, new_block_ids or None))
-        self.sequences.append(sequence)
+        self._sequences.append(sequence)
         self._num_tokens += end - start
 
     def release_row(self, sequence: Sequence) -> None:
@@ -52,10 +52,10 @@ class StepBuilder:
             block_copies=self._kv.take_copies(),
             num_tokens=self._num_tokens,
         )
-        sequences = self.sequences
+        sequences = self._sequences
         self._step_id += 1
         self._num_tokens = 0
-        self._rows, self._new_rows, self._released_seq_ids, self.sequences = [], [], [], []
+        self._rows, self._new_rows, self._released_seq_ids, self._sequences = [], [], [], []
         return plan, sequences
 
     def _new_row(self, sequence: Sequence) -> NewRow:

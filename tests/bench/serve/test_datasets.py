@@ -90,7 +90,7 @@ ROWS: list[dict[str, Any]] = [
     {"conversations": [{"from": "human", "value": "question"}, {"from": "gpt", "value": "answers"}]},
     {"messages": [{"role": "user", "content": "asked"}, {"role": "assistant", "content": "yes"}]},
     {"prompt": "custom", "output_tokens": 77},
-    {"prompt": "without"},
+    {"prompt": "without", "conversations": 5},
 ]
 
 
@@ -175,6 +175,7 @@ def test_another_seed_shares_nothing(tokenizer: Tokenizer, mooncake: Path) -> No
         ("a.jsonl", json.dumps(MOONCAKE[0] | {"input_length": 10**22}), "line 1 is neither .* are more than"),
         ("a.jsonl", json.dumps(MOONCAKE[0] | {"output_length": math.inf}), "line 1 is neither"),
         ("a.jsonl", json.dumps(MOONCAKE[0] | {"timestamp": 10**400}), "line 1 is neither"),
+        ("a.jsonl", json.dumps(MOONCAKE[0] | {"timestamp": math.inf}), "line 1 is neither .*the timestamp is inf"),
         ("a.csv", f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,{10**22},1\n", "are more than"),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "9" * 200_000, "cannot be read: field larger"),
         ("a.jsonl", None, "cannot be read"),

@@ -14,9 +14,8 @@ from rich.console import Console
 from quire.bench.serve.comparison import compare
 from quire.bench.serve.plot import timeline
 from quire.bench.serve.report import print_sweep
-from quire.bench.serve.result import ClientLoad, ServedRequest, ServeResult, parse_objectives, served_request
+from quire.bench.serve.result import LoadRun, ServedRequest, ServeResult, parse_objectives, served_request
 from quire.bench.serve.traffic import Traffic
-from quire.bench.times import Measurement
 from quire.client.load_client import StreamedAnswer
 from quire.client.server_metrics import Change, parse_metrics
 from quire.client.stream_events import Usage
@@ -57,9 +56,7 @@ RUN = [
 
 
 def result(requests: list[ServedRequest] = RUN, **changes: Any) -> ServeResult:
-    return ServeResult(
-        Measurement(4.0, requests), requests, Traffic(), None, ClientLoad(1.0, [0.002, 0.001]), **changes
-    )
+    return ServeResult(LoadRun(4.0, requests, 1.0, [0.002, 0.001]), Traffic(), None, **changes)
 
 
 def test_a_sweep_is_shown_whole_in_80_columns() -> None:

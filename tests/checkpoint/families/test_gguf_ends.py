@@ -6,7 +6,7 @@ import pytest
 
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.families.gguf_ends import read_end_token_ids
-from quire.checkpoint.gguf.token_type import TokenType
+from quire.checkpoint.gguf.metadata import TokenType
 from quire.errors import CheckpointError
 
 TOKENS = ["<bos>", "<eos>", "<end_of_turn>", "<|eom_id|>", "a", "<|end|>"]

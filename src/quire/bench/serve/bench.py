@@ -15,7 +15,7 @@ from quire.bench.serve.datasets import DatasetChoice, ServeWorkload, fit_to_cont
 from quire.bench.serve.load import CHAT_MARGIN, RequestForm, run_load
 from quire.bench.serve.result import Objectives, ServeResult
 from quire.bench.serve.traffic import Traffic
-from quire.bench.times import METRICS, Measurement, RequestTimes
+from quire.bench.times import METRICS, RequestTimes
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.client.address import RemoteError, ServerAddress
 from quire.client.discovery import find_model
@@ -50,21 +50,6 @@ class ServeOptions:
     check_metrics: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ServeRun:
-    """`comparisons` is empty unless asked for. `num_cut` requests were shortened to fit."""
-
-    result: ServeResult
-    comparisons: list[Comparison]
-    num_cut: int
-
-    def to_dict(self, *, details: bool) -> dict[str, Any]:
-        result = self.result.to_dict(details=details) | {"num_cut": self.num_cut}
-        if self.comparisons:
-            result["metrics_check"] = {one.name: one.to_dict() for one in self.comparisons}
-        return result
-
-
 class ServeBench:
     """Raises RemoteError, on construction or when it runs, if the server does not serve what is asked."""
 
@@ -74,19 +59,19 @@ class ServeBench:
         self._tokenizer = _open_tokenizer(options.tokenizer or self._model.name)
         self._form = RequestForm(options.endpoint, self._model.name, options.ignore_eos, options.extra_body)
 
-    def title(self, runs: Sequence[ServeRun]) -> str:
-        dataset, num_prompts = self._options.dataset.name, _num_prompts(runs)
+    def title(self, results: Sequence[ServeResult]) -> str:
+        dataset, num_prompts = self._options.dataset.name, _num_prompts(results)
         return f"{self._model.name} at {self._options.address.root}: {dataset}, {num_prompts} requests"
 
-    async def run(self, *, show_progress: bool = False) -> list[ServeRun]:
+    async def run(self, *, show_progress: bool = False) -> list[ServeResult]:
         """Runs of a sweep have prompts of their own, or the prefix cache would answer the later ones."""
-        runs = []
+        results = []
         for number, traffic in enumerate(self._options.traffics):
             seed = self._options.dataset.seed + number
-            runs.append(await self._run_once(traffic, seed, show_progress))
-        return runs
+            results.append(await self._run_once(traffic, seed, show_progress))
+        return results
 
-    async def _run_once(self, traffic: Traffic, seed: int, show_progress: bool) -> ServeRun:
+    async def _run_once(self, traffic: Traffic, seed: int, show_progress: bool) -> ServeResult:
         options, workload = self._options, self._workload(seed)
         bodies = [self._form.body(request, self._tokenizer) for request in workload.requests]
         num_input = [len(request.prompt_token_ids) for request in workload.requests]
@@ -99,19 +84,17 @@ class ServeBench:
                 client, self._form.path, bodies, num_input, arrivals, options.max_concurrency, bar.update
             )
         client.close()
-        comparisons = [] if before is None else await self._compare(before, run.requests)
-        result = ServeResult(
-            Measurement(run.duration, run.requests),
-            run.requests,
+        return ServeResult(
+            run,
             traffic,
             options.max_concurrency,
-            run.client,
             options.objectives,
             options.metrics,
             options.percentiles,
             of_trace=workload.arrivals is not None,
+            num_cut=workload.num_cut,
+            comparisons=() if before is None else await self._compare(before, run.requests),
         )
-        return ServeRun(result, comparisons, workload.num_cut)
 
     async def _settled_metrics(self) -> MetricsReading:
         until, reading = time.monotonic() + SETTLE_LIMIT_S, read_server(self._options.address)
@@ -145,10 +128,10 @@ class ServeBench:
         if answer.error is not None:
             raise RemoteError(f"A first short request failed, so no others were sent: {answer.error}")
 
-    def to_dict(self, runs: Sequence[ServeRun], *, details: bool, sweep: bool) -> dict[str, Any]:
+    def to_dict(self, results: Sequence[ServeResult], *, details: bool, sweep: bool) -> dict[str, Any]:
         """The figures of the run at the top level, or those of a sweep in a list."""
         options, dataset = self._options, self._options.dataset
-        figures = [run.to_dict(details=details) for run in runs]
+        figures = [result.to_dict(details=details) for result in results]
         return {
             "benchmark": "serve",
             "model": self._model.name,
@@ -158,7 +141,7 @@ class ServeBench:
             "workload": {
                 "dataset": dataset.name,
                 "path": None if dataset.path is None else dataset.path.name,
-                "num_prompts": _num_prompts(runs),
+                "num_prompts": _num_prompts(results),
                 "input_len": str(dataset.input_len),
                 "output_len": None if dataset.output_len is None else str(dataset.output_len),
                 "time_scale": dataset.trace.time,
@@ -168,9 +151,9 @@ class ServeBench:
         }
 
 
-def _num_prompts(runs: Sequence[ServeRun]) -> int:
+def _num_prompts(results: Sequence[ServeResult]) -> int:
     """Of each run: a trace may hold fewer requests than were asked for."""
-    return len(runs[0].result.requests)
+    return len(results[0].run.requests)
 
 
 def _open_tokenizer(name: str) -> Tokenizer:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from quire.bench.serve.traces import TraceScale, make_prompt, read_trace
-from quire.bench.workloads import BenchRequest, Lengths, dataset_workload, prompt_of, read_rows
+from quire.bench.workloads import BenchRequest, Lengths, dataset_workload, prompt_of, read_rows, turns_of
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
 
@@ -46,17 +46,19 @@ DEFAULT_OUTPUT = Lengths(128, 128)
 
 def make_workload(choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWorkload:
     """Raises InvalidRequestError if a file is missing, damaged or too short."""
-    if choice.name in MADE_UP:
-        return MADE_UP[choice.name](choice, tokenizer)
-    if choice.name not in FROM_FILE:
+    if choice.name not in DATASETS:
         raise InvalidRequestError(
             f"The dataset must be one of {', '.join(DATASETS)}, got {choice.name!r}.", field="dataset_name"
         )
+    return DATASETS[choice.name](choice, tokenizer)
+
+
+def _file(choice: DatasetChoice) -> Path:
     if choice.path is None:
         raise InvalidRequestError(
             f"The dataset {choice.name} is read from a file: add --dataset-path FILE.", field="dataset_path"
         )
-    return FROM_FILE[choice.name](choice.path, choice, tokenizer)
+    return choice.path
 
 
 def _random(choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWorkload:
@@ -86,8 +88,9 @@ def _prefix_repetition(choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWork
     return ServeWorkload(requests)
 
 
-def _text(path: Path, choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWorkload:
+def _text(choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWorkload:
     """Pieces of one long text."""
+    path = _file(choice)
     if path.suffix != ".txt":
         raise InvalidRequestError(f"The dataset sonnet is a .txt file, got {path}.", field="dataset_path")
     output_len = choice.output_len or DEFAULT_OUTPUT
@@ -96,10 +99,10 @@ def _text(path: Path, choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWorkl
     )
 
 
-def _recorded(path: Path, choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWorkload:
+def _recorded(choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWorkload:
     """Prompts of a .json or .jsonl, in random order, cut to `input_len.high`; outputs as long as the recorded ones."""
-    rng = random.Random(choice.seed)  # noqa: S311
-    pairs = list(_prompts_and_replies(path))
+    path, rng = _file(choice), random.Random(choice.seed)  # noqa: S311
+    pairs = [(prompt, _reply(row)) for row, place in read_rows(path) if (prompt := prompt_of(row, place))]
     rng.shuffle(pairs)
     requests, num_cut = [], 0
     for prompt, reply in pairs[: choice.num_prompts]:
@@ -121,28 +124,17 @@ def _recorded(path: Path, choice: DatasetChoice, tokenizer: Tokenizer) -> ServeW
     return ServeWorkload(requests, num_cut=num_cut)
 
 
-def _prompts_and_replies(path: Path) -> Iterator[tuple[str, str | int | None]]:
-    """Each object's prompt, and the text or the number of tokens that answers it, where the object has one."""
-    for row, place in read_rows(path):
-        prompt = prompt_of(row, place)
-        if prompt:
-            yield prompt, _reply(row)
-
-
 def _reply(row: dict[str, Any]) -> str | int | None:
+    """The text or the number of tokens that answers the object's prompt, where it has one."""
     recorded = row.get("output_tokens")
     if isinstance(recorded, int) and recorded > 0:
         return recorded
-    for turns_key, role_key, text_key in (("conversations", "from", "value"), ("messages", "role", "content")):
-        for turn in row.get(turns_key) or ():
-            if isinstance(turn, dict) and turn.get(role_key) in REPLY_ROLES and isinstance(turn.get(text_key), str):
-                return str(turn[text_key])
-    return None
+    return next((text for role, text in turns_of(row) or () if role in REPLY_ROLES and isinstance(text, str)), None)
 
 
-def _timed_trace(path: Path, choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWorkload:
+def _timed_trace(choice: DatasetChoice, tokenizer: Tokenizer) -> ServeWorkload:
     """The first `num_prompts` requests of a trace, or all that it holds, at its times."""
-    traced, words = read_trace(path, choice.num_prompts), _words(tokenizer)
+    traced, words = read_trace(_file(choice), choice.num_prompts), _words(tokenizer)
     return ServeWorkload(
         [
             BenchRequest(make_prompt(one, choice.trace, index, words, choice.seed), choice.trace.output_length(one))
@@ -153,16 +145,14 @@ def _timed_trace(path: Path, choice: DatasetChoice, tokenizer: Tokenizer) -> Ser
     )
 
 
-Maker = Callable[[DatasetChoice, Tokenizer], ServeWorkload]
-FileMaker = Callable[[Path, DatasetChoice, Tokenizer], ServeWorkload]
-MADE_UP: dict[str, Maker] = {"random": _random, "prefix_repetition": _prefix_repetition}
-FROM_FILE: dict[str, FileMaker] = {
+DATASETS: dict[str, Callable[[DatasetChoice, Tokenizer], ServeWorkload]] = {
+    "random": _random,
+    "prefix_repetition": _prefix_repetition,
     "sonnet": _text,
     "sharegpt": _recorded,
     "custom": _recorded,
     "timed-trace": _timed_trace,
 }
-DATASETS = (*MADE_UP, *FROM_FILE)
 
 
 def _words(tokenizer: Tokenizer) -> list[int]:

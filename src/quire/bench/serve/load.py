@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quire.bench.serve.result import ClientLoad, ServedRequest, served_request
+from quire.bench.serve.result import LoadRun, ServedRequest, served_request
 from quire.bench.workloads import BenchRequest
 from quire.client.load_client import LoadClient
 from quire.engine.tokenizer import Tokenizer
@@ -53,15 +53,6 @@ class RequestForm:
         return msgspec.json.encode(fields | self.extra)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadRun:
-    """`duration` is seconds from the first request to the last one's end."""
-
-    duration: float
-    requests: list[ServedRequest]
-    client: ClientLoad
-
-
 async def run_load(
     client: LoadClient,
     path: str,
@@ -91,5 +82,4 @@ async def run_load(
                 await asyncio.sleep(wait)
             tasks.append(group.create_task(send(index)))
     duration = time.perf_counter() - start
-    load = ClientLoad(time.process_time() - cpu_start, lags)
-    return LoadRun(duration, [task.result() for task in tasks], load)
+    return LoadRun(duration, [task.result() for task in tasks], time.process_time() - cpu_start, lags)

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from quire.bench.serve.load import LoadRun, run_load
+from quire.bench.serve.load import run_load
+from quire.bench.serve.result import LoadRun
 from quire.bench.statistics import percentile
-from quire.client.address import RemoteError, parse_address
+from quire.client.address import RemoteError, ServerAddress
 from quire.client.load_client import LoadClient
 
 NUM_STREAMS = 64
@@ -53,21 +54,17 @@ async def measure_overhead() -> Overhead:
     def note_latency(text: str, arrival: float) -> None:
         latencies.append(1000 * (arrival - float(text)))
 
-    with responder() as url:
-        flood = await _run(LoadClient(parse_address(url), 120), NUM_STREAMS, FLOOD_TOKENS, 0.0)
-        paced = await _run(LoadClient(parse_address(url), 120), NUM_STREAMS, PACED_TOKENS, PACED_GAP_S)
-        await _run(LoadClient(parse_address(url), 120, note_latency), 1, PACED_TOKENS, SINGLE_GAP_S)
+    with responder() as address:
+        flood = await _run(LoadClient(address, 120), NUM_STREAMS, FLOOD_TOKENS, 0.0)
+        paced = await _run(LoadClient(address, 120), NUM_STREAMS, PACED_TOKENS, PACED_GAP_S)
+        await _run(LoadClient(address, 120, note_latency), 1, PACED_TOKENS, SINGLE_GAP_S)
     return Overhead(
-        flood_tokens_per_s=_speed(flood),
-        paced_tokens_per_s=_speed(paced),
-        paced_cpu_share=paced.client.cpu_s / paced.duration,
+        flood_tokens_per_s=flood.output_throughput,
+        paced_tokens_per_s=paced.output_throughput,
+        paced_cpu_share=paced.client_cpu_s / paced.duration,
         median_latency_ms=percentile(latencies, 50),
         p99_latency_ms=percentile(latencies, 99),
     )
-
-
-def _speed(run: LoadRun) -> float:
-    return sum(request.num_output_tokens for request in run.requests) / run.duration
 
 
 async def _run(client: LoadClient, num_streams: int, num_tokens: int, gap_s: float) -> LoadRun:
@@ -83,8 +80,8 @@ async def _run(client: LoadClient, num_streams: int, num_tokens: int, gap_s: flo
 
 
 @contextmanager
-def responder() -> Iterator[str]:
-    """The URL of a responder in a process of its own, which ends with the block, or with this process."""
+def responder() -> Iterator[ServerAddress]:
+    """The address of a responder in a process of its own, which ends with the block, or with this process."""
     with subprocess.Popen(
         [sys.executable, "-m", "quire.bench.serve.responder"],
         stdin=subprocess.PIPE,
@@ -94,6 +91,6 @@ def responder() -> Iterator[str]:
         if process.stdin is None or process.stdout is None:
             raise AssertionError("both are pipes")
         try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+            yield ServerAddress(f"http://127.0.0.1:{int(process.stdout.readline())}")
         finally:
             process.stdin.close()

@@ -42,13 +42,13 @@ def _draw_latencies(axes: Any, result: ServeResult) -> None:
     """`axes` is a matplotlib Axes. Logarithmic, or ITL and E2EL would not fit in one picture."""
     drawn = False
     for metric, label in CURVES:
-        ms = [1000 * seconds for seconds in result.measurement.seconds(metric) if seconds > 0]
+        ms = [1000 * seconds for seconds in result.run.seconds(metric) if seconds > 0]
         if ms:
             axes.ecdf(ms, label=label)
             drawn = True
     axes.set_xlabel("milliseconds")
     axes.set_ylabel("share")
-    axes.set_title(f"latencies of {len(result.measurement.completed)} requests")
+    axes.set_title(f"latencies of {len(result.run.completed)} requests")
     axes.grid(color=GREY, alpha=0.3)
     if drawn:
         axes.set_xscale("log")
@@ -56,13 +56,13 @@ def _draw_latencies(axes: Any, result: ServeResult) -> None:
 
 
 def _draw_timeline(axes: Any, result: ServeResult) -> None:
-    width = result.duration / NUM_BINS
+    width = result.run.duration / NUM_BINS
     tokens, running = timeline(result, NUM_BINS)
     middles = [(index + 0.5) * width for index in range(NUM_BINS)]
     axes.bar(middles, [count / width for count in tokens], width=width, color=BLUE)
     axes.set_xlabel("seconds")
     axes.set_ylabel("output tokens / s", color=BLUE)
-    axes.set_title(f"{result.measurement.output_throughput:,.1f} output tokens / s on average")
+    axes.set_title(f"{result.run.output_throughput:,.1f} output tokens / s on average")
     lanes = axes.twinx()
     lanes.plot(middles, running, color=ORANGE)
     lanes.set_ylabel("requests in flight", color=ORANGE)
@@ -71,9 +71,9 @@ def _draw_timeline(axes: Any, result: ServeResult) -> None:
 
 def timeline(result: ServeResult, num_bins: int) -> tuple[list[float], list[float]]:
     """Output tokens in each part of the run's duration, and the mean number of requests in flight during it."""
-    width = result.duration / num_bins
+    width = result.run.duration / num_bins
     tokens, running = [0.0] * num_bins, [0.0] * num_bins
-    for request in result.requests:
+    for request in result.run.requests:
         if request.arrivals and not request.failed:
             share = request.num_output_tokens / len(request.arrivals)
             for at in request.arrivals:
@@ -90,7 +90,7 @@ def _write_sweep_plot(results: Sequence[ServeResult], title: str, path: Path) ->
     from matplotlib.figure import Figure
 
     rates = [result.traffic.request_rate for result in results]
-    figures = [result.measurement.to_dict(percentiles=(50, 99)) for result in results]
+    figures = [result.run.to_dict(percentiles=(50, 99)) for result in results]
     finite = [rate for rate in rates if rate != float("inf")]
     places = [rate if rate != float("inf") else 2 * max(finite, default=0.5) for rate in rates]
     figure = Figure(figsize=(14, 4.5), layout="constrained")

@@ -94,7 +94,7 @@ def print_sweep(results: Sequence[ServeResult], console: Console) -> None:
     for column in table.columns:
         column.justify, column.overflow = "right", "fold"
     for result in results:
-        figures = result.measurement.to_dict(percentiles=(50, 99))
+        figures = result.run.to_dict(percentiles=(50, 99))
         goodput = result.goodput()
         table.add_row(
             f"{result.traffic.request_rate:g}",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.bench.serve.comparison import Comparison
 from quire.bench.serve.traffic import Traffic
 from quire.bench.times import METRICS, Measurement, RequestTimes
 from quire.client.load_client import StreamedAnswer
@@ -75,49 +77,48 @@ def parse_objectives(words: Sequence[str]) -> Objectives:
     return Objectives(limits)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientLoad:
-    """What the run cost the generator. `lag_s`: how late requests left, the wait for --max-concurrency not counted."""
+@dataclass(slots=True)
+class LoadRun(Measurement):
+    """From the first request to the last one's end, and what it cost the generator.
 
-    cpu_s: float
-    lag_s: list[float]
+    `client_lags_s`: how late requests left, the wait for --max-concurrency not counted.
+    """
+
+    requests: list[ServedRequest]
+    client_cpu_s: float
+    client_lags_s: list[float]
 
 
 @dataclass(slots=True)
 class ServeResult:
-    """One run at one traffic shape, or `of_trace`: its requests came at times of their own, whatever `traffic` says."""
+    """One run at one traffic shape, or `of_trace`: its requests came at times of their own, whatever `traffic` says.
 
-    measurement: Measurement
-    requests: list[ServedRequest]
+    `num_cut` requests were shortened to fit. `comparisons` is empty unless asked for.
+    """
+
+    run: LoadRun
     traffic: Traffic
     max_concurrency: int | None
-    client: ClientLoad
     objectives: Objectives | None = None
     metrics: Sequence[str] = tuple(METRICS)
     percentiles: Sequence[float] = (50, 90, 99)
     of_trace: bool = False
-
-    @property
-    def duration(self) -> float:
-        return self.measurement.duration
+    num_cut: int = 0
+    comparisons: Sequence[Comparison] = ()
 
     def goodput(self) -> float | None:
         """Good requests a second; None without objectives."""
         if self.objectives is None:
             return None
-        return sum(map(self.objectives.met_by, self.requests)) / self.duration
+        return sum(map(self.objectives.met_by, self.run.requests)) / self.run.duration
 
     def errors(self) -> dict[str, int]:
         """Message -> how many requests failed with it."""
-        counts: dict[str, int] = {}
-        for request in self.requests:
-            if request.error is not None:
-                counts[request.error] = counts.get(request.error, 0) + 1
-        return counts
+        return dict(Counter(request.error for request in self.run.requests if request.error is not None))
 
     def to_dict(self, *, details: bool = False) -> dict[str, Any]:
         """`details` adds a record a request."""
-        result = self.measurement.to_dict(self.metrics, self.percentiles)
+        result = self.run.to_dict(self.metrics, self.percentiles)
         traffic = {
             "request_rate": _finite(self.traffic.request_rate),
             "ramp_up_strategy": self.traffic.ramp_up,
@@ -126,15 +127,18 @@ class ServeResult:
         }
         result |= {
             "request_goodput": self.goodput(),
-            "total_output_events": sum(len(request.arrivals) for request in self.requests if not request.failed),
+            "total_output_events": sum(len(request.arrivals) for request in self.run.requests if not request.failed),
             **(dict.fromkeys(traffic) if self.of_trace else traffic),
             "max_concurrency": self.max_concurrency,
             "errors": self.errors(),
-            "client_cpu_share": self.client.cpu_s / self.duration,
-            "client_max_lag_ms": 1000 * max(self.client.lag_s, default=0.0),
+            "client_cpu_share": self.run.client_cpu_s / self.run.duration,
+            "client_max_lag_ms": 1000 * max(self.run.client_lags_s, default=0.0),
         }
         if details:
-            result["requests"] = [_record(request) for request in self.requests]
+            result["requests"] = [_record(request) for request in self.run.requests]
+        result["num_cut"] = self.num_cut
+        if self.comparisons:
+            result["metrics_check"] = {one.name: one.to_dict() for one in self.comparisons}
         return result
 
 

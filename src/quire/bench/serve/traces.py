@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ MAX_TOKENS = 10**8
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """`arrival` is seconds after the first request. Without `hash_ids` the prompt shares nothing."""
+    """`arrival` is in seconds. Without `hash_ids` the prompt shares nothing."""
 
     arrival: float
     num_input_tokens: int
@@ -69,8 +70,8 @@ def _scaled(length: int, scale: float, limit: int | None) -> int:
 
 
 def read_trace(path: Path, limit: int | None = None) -> list[TracedRequest]:
-    """The first `limit` requests in order of time. Raises InvalidRequestError naming the line that is not of a trace."""
-    requests: list[tuple[float, TracedRequest]] = []
+    """The first `limit` requests in order of time, from 0 on. Raises InvalidRequestError naming the line that is not of a trace."""
+    requests: list[TracedRequest] = []
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = enumerate(csv.DictReader(file), 2) if path.suffix == ".csv" else enumerate(file, 1)
@@ -88,25 +89,23 @@ def read_trace(path: Path, limit: int | None = None) -> list[TracedRequest]:
         ) from error
     if not requests:
         raise InvalidRequestError(f"The trace {path} holds no requests.", field="dataset_path")
-    requests.sort(key=lambda pair: pair[0])
-    start = requests[0][0]
-    return [
-        TracedRequest(at - start, traced.num_input_tokens, traced.num_output_tokens, traced.hash_ids)
-        for at, traced in requests[:limit]
-    ]
+    requests.sort(key=lambda traced: traced.arrival)
+    start = requests[0].arrival
+    return [replace(traced, arrival=traced.arrival - start) for traced in requests[:limit]]
 
 
-def _azure(row: dict[str, str]) -> tuple[float, TracedRequest]:
+def _azure(row: dict[str, str]) -> TracedRequest:
     """Timestamps have seven digits of a second; datetime reads six."""
     at = datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
-    return at, TracedRequest(0.0, _count(row["ContextTokens"]), _count(row["GeneratedTokens"]))
+    return TracedRequest(at, _count(row["ContextTokens"]), _count(row["GeneratedTokens"]))
 
 
-def _mooncake(row: dict[str, Any]) -> tuple[float, TracedRequest]:
+def _mooncake(row: dict[str, Any]) -> TracedRequest:
     """Timestamps are milliseconds."""
-    hash_ids = tuple(int(hash_id) for hash_id in row["hash_ids"])
-    lengths = _count(row["input_length"]), _count(row["output_length"])
-    return row["timestamp"] / 1000, TracedRequest(0.0, *lengths, hash_ids)
+    at, hash_ids = row["timestamp"] / 1000, tuple(int(hash_id) for hash_id in row["hash_ids"])
+    if not math.isfinite(at):
+        raise ValueError(f"the timestamp is {at}")
+    return TracedRequest(at, _count(row["input_length"]), _count(row["output_length"]), hash_ids)
 
 
 def _count(value: str | float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.checkpoint.families.decoder import MAX_LAYERS, full_layers, split_heads
+from quire.checkpoint.families.gguf_ends import read_end_token_ids
 from quire.checkpoint.families.gguf_header import ROPE_DIVISORS, GGUFHeader
 from quire.checkpoint.families.rope import DEFAULT_THETA
 from quire.checkpoint.model_config import (
@@ -40,10 +41,11 @@ def read_gguf_decoder(
     num_layers = fields.integer("block_count", maximum=MAX_LAYERS)
     theta = fields.number("rope.freq_base", default_theta)
     rope = RopeConfig(theta=theta, rotary_dim=head_dim, scaling=_read_rope_scaling(header))
+    vocab_size = header.vocab_size()
     return ModelConfig(
         family=family,
         architecture=architecture,
-        vocab_size=header.vocab_size(),
+        vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=fields.integer("feed_forward_length"),
         num_layers=num_layers,
@@ -55,10 +57,10 @@ def read_gguf_decoder(
         activation=activation,
         norm_eps=fields.number(norm_eps),
         attention_scale=head_dim**-0.5,
-        tie_word_embeddings=header.tied(),
+        tie_word_embeddings=not header.has("output.weight"),
         torch_dtype=header.dtype(),
-        bos_token_id=header.bos_token_id(),
-        eos_token_ids=header.eos_token_ids(),
+        bos_token_id=header.tokenizer.optional_integer("bos_token_id", minimum=0),
+        eos_token_ids=read_end_token_ids(header.tokenizer, vocab_size),
         quantized_bytes=header.quantized_bytes(),
         num_float_values=header.num_float_values(),
         codeless=header.codeless(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.checkpoint.families.fields import ConfigFields
-from quire.checkpoint.gguf.token_type import TokenType
+from quire.checkpoint.gguf.metadata import TokenType
 
 ENDS_OF_TURN = frozenset(
     {

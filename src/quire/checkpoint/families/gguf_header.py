@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.checkpoint.families.fields import ConfigFields
-from quire.checkpoint.families.gguf_ends import read_end_token_ids
 from quire.checkpoint.gguf import GGUFTensor
 from quire.checkpoint.model_config import CodelessTensors
 from quire.errors import CheckpointError
@@ -19,15 +18,14 @@ ROPE_DIVISORS = "rope_freqs.weight"
 
 
 class GGUFHeader:
-    """`fields` are the metadata of the file's own architecture, such as llama.block_count."""
+    """`fields` are the metadata of the file's own architecture, such as llama.block_count; `tokenizer` are tokenizer.ggml.*."""
 
     def __init__(
         self, metadata: Mapping[str, Any], tensors: Mapping[str, GGUFTensor], source: str, architecture: str
     ) -> None:
         self.source = source
-        self.architecture = architecture
         self.fields = ConfigFields(metadata, source, f"{architecture}.")
-        self._tokenizer = ConfigFields(metadata, source, "tokenizer.ggml.")
+        self.tokenizer = ConfigFields(metadata, source, "tokenizer.ggml.")
         self._tensors = tensors
 
     def has(self, tensor: str) -> bool:
@@ -39,10 +37,6 @@ class GGUFHeader:
         if embedding is None or len(embedding.shape) != 2:
             raise CheckpointError(f"{self.source} lacks the tensor token_embd.weight; fetch the file again.")
         return embedding.shape[0]
-
-    def tied(self) -> bool:
-        """Whether the token embedding is the output projection too."""
-        return not self.has("output.weight")
 
     def dtype(self) -> str:
         """That of most values: general.file_type says it too, but not in all files."""
@@ -80,9 +74,3 @@ class GGUFHeader:
             )
             for name, tensors in sorted(by_type.items())
         )
-
-    def bos_token_id(self) -> int | None:
-        return self._tokenizer.optional_integer("bos_token_id", minimum=0)
-
-    def eos_token_ids(self) -> tuple[int, ...]:
-        return read_end_token_ids(self._tokenizer, self.vocab_size())

@@ -17,19 +17,14 @@ from quire.core.arrays import Float32Array
 from quire.errors import CheckpointError
 
 
-def gguf_weights(config: ModelConfig, gguf_file: GGUFFile) -> GGUFWeights:
-    """The file as a WeightSource; closing it closes the file."""
-    rules = FAMILIES[config.family].gguf_names
-    assert rules is not None, f"{config.family} was not read from a GGUF file"
-    return GGUFWeights(gguf_file, match_names(gguf_file.tensors, rules(config)))
-
-
 class GGUFWeights:
-    """A WeightSource. Everything comes as float32; what the conversion to GGUF changed is undone row by row."""
+    """A WeightSource, which closes its file. Everything comes as float32; what the conversion to GGUF changed is undone row by row."""
 
-    def __init__(self, file: GGUFFile, origins: dict[str, TensorOrigin]) -> None:
+    def __init__(self, config: ModelConfig, file: GGUFFile) -> None:
+        rules = FAMILIES[config.family].gguf_names
+        assert rules is not None, f"{config.family} was not read from a GGUF file"
         self._file = file
-        self._origins = origins
+        self._origins = match_names(file.tensors, rules(config))
         self._transposed: tuple[str, Float32Array] | None = None
         """The tensor that is being read column by column, whole."""
 

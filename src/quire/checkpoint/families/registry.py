@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.checkpoint.families import bert, gemma3, gpt2, llama, mistral, opt, qwen2, qwen3
-from quire.checkpoint.families.checks import check_model_config
 from quire.checkpoint.families.fields import ConfigFields
 from quire.checkpoint.families.gguf_header import GGUFHeader
 from quire.checkpoint.families.gguf_names import TensorRule
 from quire.checkpoint.gguf import GGUFTensor
 from quire.checkpoint.model_config import ModelConfig
-from quire.errors import UnsupportedModelError
+from quire.errors import CheckpointError, UnsupportedModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def read_config(config_json: Mapping[str, Any], source: str) -> ModelConfig:
     config = family.read(fields)
     if not config.is_encoder:
         fields.must_be("is_causal", True)
-    check_model_config(config, source)
+    _check_numbers(config, source)
     return config
 
 
@@ -66,7 +65,7 @@ def read_gguf_config(metadata: Mapping[str, Any], tensors: Mapping[str, GGUFTens
     header = GGUFHeader(metadata, tensors, source, name)
     header.fields.must_be("attention.causal", True)
     config = readers[name](header)
-    check_model_config(config, source)
+    _check_numbers(config, source)
     return config
 
 
@@ -82,3 +81,24 @@ def _find_family(fields: ConfigFields) -> Family:
             f"{fields.source}: the architecture is {names[0]}; quire supports {', '.join(by_architecture)}."
         )
     return by_architecture[names[0]]
+
+
+def _check_numbers(config: ModelConfig, source: str) -> None:
+    """Contradictions, found before anything is allocated. Raises CheckpointError naming both numbers."""
+    if config.num_heads % config.num_kv_heads:
+        raise CheckpointError(
+            f"{source}: {config.num_heads} attention heads cannot share {config.num_kv_heads} key/value heads evenly;"
+            " the config is damaged, fetch it again."
+        )
+    for layer in config.layers:
+        if layer.rope is not None and layer.rope.rotary_dim % 2:
+            raise CheckpointError(
+                f"{source}: the head size is {config.head_dim}, and rotary positions need an even one;"
+                " the config is damaged, fetch it again."
+            )
+    for token_id in (config.bos_token_id, *config.eos_token_ids):
+        if token_id is not None and token_id >= config.vocab_size:
+            raise CheckpointError(
+                f"{source}: the special token id {token_id} is beyond the vocabulary of {config.vocab_size} tokens;"
+                " correct bos_token_id or eos_token_id."
+            )

@@ -31,6 +31,17 @@ class ValueType(enum.IntEnum):
     FLOAT64 = 12
 
 
+class TokenType(enum.IntEnum):
+    """What a token is: tokenizer.ggml.token_type, which is SentencePiece's."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
 _NUMBERS: dict[ValueType, np.dtype[Any]] = {
     ValueType.UINT8: np.dtype("<u1"),
     ValueType.INT8: np.dtype("<i1"),

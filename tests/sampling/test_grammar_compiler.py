@@ -9,7 +9,7 @@ import pytest
 from tests.engine.small_tokenizers import byte_level_json, sentencepiece_json, tokenizer_files
 
 from quire.checkpoint.tokenizer_files import TokenizerFiles
-from quire.sampling.grammar_tokenizer import grammar_tokenizer
+from quire.sampling.grammar_compiler import grammar_tokenizer
 
 VOCAB_SIZE = 300
 TEXTS = ["then", "the END", " the", "日本x", "é\n", "", "{}"]
