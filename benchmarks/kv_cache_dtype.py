@@ -16,7 +16,7 @@ from benchmarks.script import argument_parser, write_json
 from quire.attention.backend import AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.core.kv_layout import values_per_head
-from quire.kernels import native, native_module
+from quire.kernels import native_attention, native_module
 
 NUM_LAYERS = 30
 STEPS: dict[str, list[tuple[int, int]]] = {  # (start, new tokens) of each row
@@ -38,7 +38,7 @@ def layer(
     starts, lens = torch.tensor(batch.query_starts), torch.tensor(batch.context_lens)
 
     def attend() -> object:
-        return native.paged_attention(
+        return native_attention.paged_attention(
             query,
             cache.key,
             cache.value,
@@ -50,7 +50,7 @@ def layer(
         )
 
     def write() -> object:
-        return native.write_kv(key, value, cache.key, cache.value, rows.slots)
+        return native_attention.write_kv(key, value, cache.key, cache.value, rows.slots)
 
     return attend, write
 
@@ -62,7 +62,7 @@ def filled(cache: LayerKVCache, shape: AttentionShape, kv_dtype: torch.dtype | N
     width = values_per_head(shape.head_dim, "int8")
     codes = LayerKVCache(*(torch.zeros(*cache.key.shape[:3], width, dtype=kv_dtype) for _ in range(2)))
     slots = torch.arange(cache.key.shape[0] * cache.key.shape[1])
-    native.write_kv(cache.key.flatten(0, 1), cache.value.flatten(0, 1), codes.key, codes.value, slots)
+    native_attention.write_kv(cache.key.flatten(0, 1), cache.value.flatten(0, 1), codes.key, codes.value, slots)
     return codes
 
 

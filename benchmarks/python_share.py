@@ -19,7 +19,7 @@ from benchmarks.peers.machine import describe
 from benchmarks.script import argument_parser, random_prompt, write_json
 
 from quire import LLM, SamplingParams
-from quire.kernels import native
+from quire.kernels import native_module
 from quire.kernels.recording import Recording
 
 
@@ -37,8 +37,8 @@ class ProgramClock:
     def __init__(self) -> None:
         self.begins: list[float] = []
         self.ends: list[float] = []
-        self._run = native.run
-        native.run = self._timed
+        self._run = native_module.run
+        native_module.run = self._timed
 
     def _timed(self, recording: Recording, counts: tuple[int, int] | None = None) -> None:
         self.begins.append(time.perf_counter())

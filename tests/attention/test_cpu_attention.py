@@ -17,7 +17,7 @@ from tests.kernels.guarded import guarded_outputs
 from quire.attention.backend import AttentionShape
 from quire.attention.cpu_backend import CpuBackend
 from quire.core.native import has_native_module
-from quire.kernels import native, native_module
+from quire.kernels import native_attention, native_module
 from quire.kernels.array import Array
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -274,7 +274,7 @@ def test_codes_are_the_nearest(block_size: int, dtype: torch.dtype, instruction_
     x[0, 7, 1] = 0
     key_cache, value_cache = torch.full((2, 48 // block_size + 1, block_size, 3, 10), 77, dtype=torch.int8)
     slots = torch.randperm(48 // block_size * block_size, generator=generator)[:40]
-    forced(instruction_set, native.write_kv, x[0], x[1], key_cache, value_cache, slots)
+    forced(instruction_set, native_attention.write_kv, x[0], x[1], key_cache, value_cache, slots)
     for kept, written, is_key in ((key_cache, x[0], True), (value_cache, x[1], False)):
         codes, scales = unpacked(kept, block_size, 8, is_key)
         magnitude = written.float().abs().amax(-1)

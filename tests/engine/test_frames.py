@@ -36,6 +36,8 @@ def test_messages_survive_the_way() -> None:
         VERSION_BYTE + msgspec.msgpack.encode({"type": "Unknown"}),
         VERSION_BYTE + msgspec.msgpack.encode({"type": "AbortRequest", "client": 2, "request_id": 7}),
         VERSION_BYTE + b"\x91" * 100_000,
+        VERSION_BYTE + b"\x82\xa4type\xacAbortRequest\xa1x" + b"\x91" * 100_000,
+        TO_ENGINE.encode(AbortRequest(2, "seven")).replace(b"seven", b"\xff\xfeven"),
         bytes([VERSION_BYTE[0] + 1]) + TO_ENGINE.encode(AbortRequest(2, "7"))[1:],
     ],
 )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +18,9 @@ from tests.engine.small_tokenizers import KINDS, byte_level_json, small_tokenize
 
 from quire import BeamSearchParams, SamplingParams
 from quire.checkpoint.checkpoint import open_checkpoint
-from quire.checkpoint.model_config import ModelConfig
+from quire.checkpoint.model_config import ModelConfig, PoolingConfig
+from quire.core.embedding import PoolingParams
+from quire.core.structured_outputs import StructuredOutputs
 from quire.engine.input_processor import InputProcessor
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import InvalidRequestError
@@ -111,7 +117,8 @@ def test_prompt_and_output_fit_the_context(smollm2_config: ModelConfig) -> None:
     for max_tokens, together in ((None, 64), (10, 13), (61, 64), (100, 64)):
         assert inputs.process([1, 2, 3], SamplingParams(max_tokens=max_tokens)).max_num_tokens == together
     search = BeamSearchParams(beam_width=2, max_tokens=9)
-    assert inputs.process([1, 2, 3], SamplingParams(max_tokens=1), beam_search=search).max_num_tokens == 12
+    request = inputs.process([1, 2, 3], SamplingParams(max_tokens=1), beam_search=search)
+    assert (request.max_num_tokens, request.beam_search) == (12, search)
     inputs.process([1, 2, 3], SamplingParams(max_tokens=None, min_tokens=61))
     with pytest.raises(InvalidRequestError, match="only 61 fit"):
         inputs.process([1, 2, 3], SamplingParams(max_tokens=None, min_tokens=62))
@@ -141,3 +148,77 @@ def test_what_comes_with_a_prompt_is_in_its_request(smollm2_config: ModelConfig)
     assert (request.request_id, request.prompt, request.prompt_token_ids) == ("mine", "for the record", [1, 2])
     assert (request.priority, request.cache_salt, request.tenant) == (-3, "salt", "someone")
     assert request.eos_token_ids == [264]
+
+
+def test_the_vocabulary_begins_with_0_and_ends_before_its_size(smollm2_config: ModelConfig) -> None:
+    inputs, size = inputs_of(smollm2_config), smollm2_config.vocab_size
+    assert inputs.process([0, size - 1], SamplingParams()).prompt_token_ids == [0, size - 1]
+    assert inputs.process(list(np.array([0, size - 1])), SamplingParams()).prompt_token_ids == [0, size - 1]
+    for ids in ([size], [0, -1], [0, True]):
+        with pytest.raises(InvalidRequestError, match=f"from 0 to {size - 1}, the model's vocabulary"):
+            inputs.process(ids, SamplingParams())
+
+
+def test_a_long_text_is_judged_by_its_beginning_if_that_has_twice_what_fits(
+    smollm2_config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_any_length = Tokenizer(tokenizer_files(byte_level_json() | {"normalizer": {"type": "NFC"}}))
+    inputs, lengths, num_tokens = InputProcessor(of_any_length, smollm2_config, 64, 0), list[int](), 129
+    encode = Tokenizer.encode
+
+    def as_many_as_asked(self: Tokenizer, text: str, *args: bool) -> list[int]:
+        lengths.append(len(text))
+        return [1] * num_tokens if len(text) == 16 * 64 else encode(self, text, *args)
+
+    monkeypatch.setattr(Tokenizer, "encode", as_many_as_asked)
+    inputs.check_could_fit("a" * 2 * 16 * 64)
+    assert not lengths
+    with pytest.raises(InvalidRequestError, match="of its 2049 characters alone are 129 tokens"):
+        inputs.check_could_fit("a" * (2 * 16 * 64 + 1))
+    num_tokens = 128
+    inputs.check_could_fit("a" * (2 * 16 * 64 + 1))
+
+
+def test_what_was_started_for_grammars_ends_and_may_start_again(
+    smollm2_config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, may_end, closed = inputs_of(smollm2_config), threading.Event(), list[bool]()
+    monkeypatch.setattr(inputs._grammar_check, "close", lambda: closed.append(True))
+    compiling = inputs.compiling
+    running, waiting = compiling.submit(may_end.wait, 60), compiling.submit(int)
+    inputs.close()
+    assert (closed, waiting.cancelled(), running.done()) == ([True], True, False)
+    may_end.set()
+    assert inputs.compiling.submit(int).result(60) == 0
+    inputs.close()
+
+
+def test_only_a_grammar_that_is_not_known_is_waited_for(
+    smollm2_config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, known = inputs_of(smollm2_config), [False]
+    monkeypatch.setattr(inputs._grammar_check, "known", lambda _: known[0])
+    params = SamplingParams(structured_outputs=StructuredOutputs(choice=("a",)))
+    assert not inputs.must_compile(SamplingParams())
+    assert inputs.must_compile(params)
+    known[0] = True
+    assert not inputs.must_compile(params)
+
+
+def test_what_comes_with_a_text_is_in_its_request(smollm2_config: ModelConfig) -> None:
+    pooling = PoolingConfig(kind="mean_tokens", normalize=True, max_tokens=64)
+    config = dataclasses.replace(smollm2_config, pooling=pooling)
+    inputs, before = inputs_of(config), time.monotonic()
+    params = PoolingParams(dimensions=config.hidden_size)
+    request = inputs.process_embedding([1, 2], params, request_id="mine", priority=-3, tenant="someone")
+    assert (request.request_id, request.prompt, request.prompt_token_ids) == ("mine", None, [1, 2])
+    assert (request.priority, request.tenant, request.pooling_params) == (-3, "someone", params)
+    assert before <= request.arrival_time <= time.monotonic()
+    assert inputs.process_embedding([1], PoolingParams()).request_id == "0"
+    assert len(inputs.process_embedding([1] * 64, PoolingParams()).prompt_token_ids) == 64
+    with pytest.raises(InvalidRequestError, match="priority"):
+        inputs.process_embedding([1], PoolingParams(), priority=True)
+    with pytest.raises(InvalidRequestError, match="makes embeddings and nothing else"):
+        inputs.process([1], SamplingParams())
+    with pytest.raises(InvalidRequestError, match="generates text and nothing else"):
+        inputs_of(smollm2_config).process_embedding([1], PoolingParams())

@@ -170,7 +170,7 @@ def test_tokens_that_are_searched_for_are_those_of_all_logits(
         def kinds() -> set[tuple[bool, Wanted]]:
             return set(programs._last_tokens)
 
-        while not programs._model.prepare_search():
+        while not programs._model.head.prepare_search():
             assert kinds() == set()
         for together in (1, 2, 4):
             found = [

@@ -123,6 +123,8 @@ def test_an_abort_releases_what_was_held_back_and_leaves_the_ended_alone() -> No
     aborted = running.abort()
     assert aborted.finished
     assert [(s.index, s.text, s.finish_reason) for s in aborted.outputs] == [(1, "EN", "abort")]
+    assert aborted.metrics is not None
+    assert aborted.metrics.finished_time is not None
 
 
 def test_times_and_counts() -> None:
@@ -131,6 +133,7 @@ def test_times_and_counts() -> None:
     running.append(delta("a", 0, first_scheduled_time=1.25, num_cached_tokens=16), 2.0)
     running.append(delta("b", 1, first_scheduled_time=1.75, num_cached_tokens=32, num_preemptions=2), 3.0)
     running.append(delta("b", 1, num_cached_tokens=32, num_preemptions=2), 5.0)
+    assert running.output({1}).num_cached_tokens == 16, "the others find what the first has computed"
     running.append(delta("a", 0, num_cached_tokens=16, num_preemptions=1), 9.0)
     output: RequestOutput = running.output({0, 1})
     metrics = output.metrics
@@ -139,4 +142,18 @@ def test_times_and_counts() -> None:
     assert (metrics.last_token_time, metrics.finished_time) == (9.0, None)
     assert metrics.token_gaps == [2.0, 7.0], "of each sample"
     assert metrics.num_preemptions == 2
-    assert output.num_cached_tokens == 16, "the others find what the first has computed"
+
+
+@pytest.mark.parametrize("kind", [OutputKind.DELTA, OutputKind.FINAL_ONLY])
+def test_tokens_alone_have_no_text(kind: OutputKind) -> None:
+    running = state(detokenize=False, output_kind=kind)
+    running.append(delta("ab", finish_reason=FinishReason.LENGTH), 2.0)
+    (sample,) = running.output({0}).outputs
+    assert (sample.text, sample.token_ids, sample.finish_reason) == ("", ids("ab"), "length")
+
+
+def test_an_output_names_its_prompt() -> None:
+    params = SamplingParams(max_tokens=5)
+    request = Request(request_id="7", prompt="p", prompt_token_ids=ids("p"), sampling_params=params)
+    output = RequestState(request, TOKENIZER).output({0})
+    assert (output.request_id, output.prompt, output.prompt_token_ids) == ("7", "p", ids("p"))

@@ -53,12 +53,14 @@ def test_an_id_has_one_stream_until_that_ends() -> None:
         assert not requests.drop("a", first), "the id is another's by now"
         requests.give_up(["a", "unknown"], EngineDeadError("given up"))
         assert await end_of(second) == "given up"
+        assert not requests.drop("a", second), "it has ended"
         requests.add(request("a"), first)
         requests.abort("a")
         output = await first.get()
         assert isinstance(output, RequestOutput)
         assert (output.finished, output.outputs[0].finish_reason) == (True, "abort")
         requests.abort("a")
+        assert not requests.drop("a", first), "it has ended"
 
     asyncio.run(test())
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from tests.kernels.torch_arrays import as_array
 
-from quire.kernels import array, native, native_linear, native_sketch, native_steps
+from quire.kernels import array, native_attention, native_linear, native_sketch, native_steps
 from quire.kernels import panels as weight_panels
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
 from quire.kernels.recording import current_recording
-from quire.quantization import few_bits, panels
+from quire.quantization import panels
 
 GUARD = 256  # bytes on each side
 BYTE = 0xFF  # four make a NaN in float32, two in bfloat16
@@ -60,7 +60,7 @@ def guarded_outputs() -> Iterator[GuardedMemory]:
         return guarded.empty(tuple(size[0]), x.dtype)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (array, native, native_linear, native_sketch, native_steps, weight_panels, panels, few_bits):
+        for module in (array, native_attention, native_linear, native_sketch, native_steps, weight_panels, panels):
             patch.setattr(module, "empty_array", empty_array)
         for module in (native_linear, native_sketch, weight_panels):
             patch.setattr(module, "empty_weight", empty_array)

@@ -18,7 +18,7 @@ from tests.kernels.torch_arrays import as_array, as_torch
 from quire.core.native import has_native_module
 from quire.kernels import native_module, native_rows
 from quire.kernels.dtype import dtype_of
-from quire.kernels.native_linear import DensePanels, dense_gated, dense_linear, dense_rows, empty_dense, pack_
+from quire.kernels.native_linear import DensePanels, empty_dense, linear, linear_gated, pack_, weight_rows
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
@@ -55,7 +55,7 @@ def test_as_in_float64_and_nothing_else_is_written(  # type: ignore[no-untyped-d
     # Rows of a wider matrix: they need not lie next to each other.
     apart = torch.full((num_rows, num_inputs + 3), torch.nan, dtype=dtype)
     apart[:, :num_inputs] = x
-    forced(instruction_set, dense_linear, apart[:, :num_inputs], packed(weight), bias, memory[:, 1:-1])
+    forced(instruction_set, linear, apart[:, :num_inputs], packed(weight), bias, memory[:, 1:-1])
     assert memory[:, [0, -1]].isnan().all()
     expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
     tolerance = {
@@ -82,7 +82,7 @@ def test_results_are_added_to_what_is_there_and_rounded_once(  # type: ignore[no
     memory = torch.randn(num_rows, num_outputs + 2).to(dtype)
 
     def multiply(output: torch.Tensor, adds: bool) -> None:
-        forced(instruction_set, dense_linear, x, weight, bias, output, adds=adds)
+        forced(instruction_set, linear, x, weight, bias, output, adds=adds)
 
     assert_added_and_rounded_once(multiply, memory, 1)
 
@@ -103,9 +103,9 @@ def test_gated_at_once_as_one_after_the_other(  # type: ignore[no-untyped-def]
 
     def multiply(output_dtype: torch.dtype) -> torch.Tensor:
         output = torch.empty(num_rows, 2 * width, dtype=output_dtype)
-        return forced(instruction_set, dense_linear, x, weight, output=output)
+        return forced(instruction_set, linear, x, weight, output=output)
 
-    found = forced(instruction_set, dense_gated, x, weight, kind)
+    found = forced(instruction_set, linear_gated, x, weight, kind)
     assert_let_through_and_rounded_once(found, multiply, kind, rows_of(instruction_set))
 
 
@@ -115,11 +115,11 @@ def test_many_rows_gated_at_once(instruction_set: str, num_threads: int) -> None
     """More than one block of rows for each thread; with the bits of few rows."""
     x, values = draw(301, 160, 96, torch.bfloat16)
     weight = packed(values)
-    one_by_one = [forced(instruction_set, dense_gated, row, weight, "silu") for row in x.split(1)]
+    one_by_one = [forced(instruction_set, linear_gated, row, weight, "silu") for row in x.split(1)]
     threads = native_module.thread_count()
     try:
         native_module.use_num_threads(num_threads)
-        assert torch.equal(forced(instruction_set, dense_gated, x, weight, "silu"), torch.cat(one_by_one))
+        assert torch.equal(forced(instruction_set, linear_gated, x, weight, "silu"), torch.cat(one_by_one))
     finally:
         native_module.use_num_threads(threads)
 
@@ -130,13 +130,13 @@ def test_a_rows_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> No
     """Alone, with neighbours, in another tile, in another block of rows; one thread or two."""
     x, values = draw(301, 577, 203, dtype)
     weight = packed(values)
-    together = forced(instruction_set, dense_linear, x, weight)
+    together = forced(instruction_set, linear, x, weight)
     threads = native_module.thread_count()
     try:
         for num_threads in (1, 2):
             native_module.use_num_threads(num_threads)
             for first, last in ((0, 1), (2, 5), (3, 12), (298, 301), (40, 300)):
-                some = forced(instruction_set, dense_linear, x[first:last], weight)
+                some = forced(instruction_set, linear, x[first:last], weight)
                 assert torch.equal(some, together[first:last])
     finally:
         native_module.use_num_threads(threads)
@@ -148,14 +148,14 @@ def test_a_rows_bits_are_its_own(instruction_set: str, dtype: torch.dtype) -> No
 def test_rows_come_back_as_they_were(instruction_set: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     values = torch.randn(shape).to(dtype)
     indices = torch.tensor([shape[0] - 1, 0, 0, shape[0] // 2])
-    found = forced(instruction_set, dense_rows, packed(values), indices)
+    found = forced(instruction_set, weight_rows, packed(values), indices, dtype_of(dtype))
     assert torch.equal(as_torch(found), values[indices])
 
 
 def test_values_that_are_not_finite_stay_in_their_row_and_are_seen() -> None:
     x, values = draw(5, 65, 33, torch.bfloat16)
-    good = dense_linear(x, packed(values))
+    good = linear(x, packed(values))
     x[2, 64] = torch.inf
-    found = dense_linear(x, packed(values))
+    found = linear(x, packed(values))
     assert not found[2].isfinite().any()
     assert torch.equal(found[[0, 1, 3, 4]], good[[0, 1, 3, 4]])

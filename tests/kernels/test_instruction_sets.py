@@ -38,7 +38,7 @@ def test_every_kernel_runs_on_the_chosen_one(chosen: str, monkeypatch: pytest.Mo
     native_rows.add(x, x)
     native_rows.scale(x, 2.0)
     native_rows.rms_norm(x, x[0], 1e-5)
-    native_linear.dense_linear(x, native_linear.pack_(native_linear.empty_dense(16, 32, dtype_of(x.dtype))))
+    native_linear.linear(x, native_linear.pack_(native_linear.empty_dense(16, 32, dtype_of(x.dtype))))
     assert asked.names == [chosen] * 5
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from quire.core.native import has_native_module
-from quire.kernels import native, native_rows
+from quire.kernels import native_module, native_rows
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
 from quire.kernels.kernel_clock import clocked_kernels, kernels_clocked
-from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, pack_
+from quire.kernels.native_linear import DensePanels, empty_dense, linear, pack_
 from quire.kernels.recording import Arena, Recording
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -31,9 +31,9 @@ def packed() -> DensePanels:
 
 
 def record(x: Array, weight: DensePanels) -> tuple[Recording, Array]:
-    recording = native.new_recording(Arena(), num_rows=1)
+    recording = native_module.new_recording(Arena(), num_rows=1)
     with recording:
-        y = native_rows.gated(dense_linear(x, weight), x, "silu")
+        y = native_rows.gated(linear(x, weight), x, "silu")
     return recording, y
 
 
@@ -42,9 +42,9 @@ def test_kernels_are_told_in_their_order_with_the_steps_tokens() -> None:
     before, expected = record(x, weight)
     with kernels_clocked():
         recording, y = record(x, weight)
-        native.run(recording)
-        native.run(before)
-        native.run(recording, (2, 1))
+        native_module.run(recording)
+        native_module.run(before)
+        native_module.run(recording, (2, 1))
         linear, gated = clocked_kernels()
     assert expected.stored.all()
     assert np.array_equal(y.stored, expected.stored)
@@ -61,5 +61,5 @@ def test_without_the_clock_nothing_is_kept() -> None:
     with kernels_clocked():
         pass
     recording, _ = record(drawn(NUM_TOKENS, WIDTH), packed())
-    native.run(recording)
+    native_module.run(recording)
     assert clocked_kernels() == []

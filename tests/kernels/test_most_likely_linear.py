@@ -10,28 +10,25 @@ from tests.kernels.forced import SETS, forced
 from tests.kernels.test_sketch import KINDS, activations, all_logits, make_table
 
 from quire.core.native import has_native_module
-from quire.kernels import native, native_module
+from quire.kernels import native_module
 from quire.kernels.array import Array
-from quire.kernels.native_linear import DensePanels, dense_most_likely, quantized_most_likely
+from quire.kernels.native_linear import linear_most_likely
 from quire.kernels.native_steps import most_likely
 from quire.kernels.recording import Arena
-from quire.quantization.sketch import PackedTable
+from quire.quantization.panels import PanelsTable
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
 WIDTH = 96
 
 
-def found(x: Array, table: PackedTable, instruction_set: str | None = None) -> tuple[list[int], list[int]]:
+def found(x: Array, table: PanelsTable, instruction_set: str | None = None) -> tuple[list[int], list[int]]:
     """Token ids, and their logits' bits."""
-    if isinstance(table.weight, DensePanels):
-        token_ids, largest = forced(instruction_set, dense_most_likely, x, table.weight)
-    else:
-        token_ids, largest = forced(instruction_set, quantized_most_likely, x, table.weight)
+    token_ids, largest = forced(instruction_set, linear_most_likely, x, table.weight)
     return token_ids.stored.tolist(), largest.stored.view(np.int32).tolist()
 
 
-def expected(x: Array, table: PackedTable, instruction_set: str | None = None) -> tuple[list[int], list[int]]:
+def expected(x: Array, table: PanelsTable, instruction_set: str | None = None) -> tuple[list[int], list[int]]:
     token_ids, largest = most_likely(all_logits(x, table, instruction_set))
     return token_ids.stored.tolist(), largest.stored.view(np.int32).tolist()
 
@@ -111,12 +108,11 @@ def test_recorded_for_many_rows_it_runs_for_fewer(kind: str) -> None:
     rng = np.random.default_rng(3)
     table = make_table(kind, rng.standard_normal((1000, WIDTH)).astype(np.float32))
     x = activations(table, rng.standard_normal((20, WIDTH)))
-    recording = native.new_recording(Arena())
+    recording = native_module.new_recording(Arena())
     with recording:
-        function = dense_most_likely if isinstance(table.weight, DensePanels) else quantized_most_likely
-        token_ids, _ = function(x, table.weight)  # type: ignore[arg-type]
+        token_ids, _ = linear_most_likely(x, table.weight)
     for num_rows in (20, 7, 1):
         token_ids.stored[:] = -1
-        native.run(recording, (num_rows, num_rows))
+        native_module.run(recording, (num_rows, num_rows))
         assert token_ids.stored[:num_rows].tolist() == expected(x[:num_rows], table)[0]
         assert (token_ids.stored[num_rows:] == -1).all()

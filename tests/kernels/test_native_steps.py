@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native_module
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
 from quire.kernels.native_steps import StepInputs, most_likely
@@ -54,11 +54,11 @@ def test_of_equal_values_in_several_parts_the_first_is_taken() -> None:
 
 def test_recorded_it_reads_what_is_there_when_it_runs() -> None:
     logits = Array(np.zeros((2, 5000), np.float32), DType.FLOAT32)
-    recording = native.new_recording(Arena())
+    recording = native_module.new_recording(Arena())
     with recording:
         token_ids, largest = most_likely(logits)
     logits.stored[0, 4999], logits.stored[1, 3] = 2, 1
-    native.run(recording)
+    native_module.run(recording)
     assert token_ids.stored.tolist() == [4999, 3]
     assert largest.stored.tolist() == [2, 1]
 

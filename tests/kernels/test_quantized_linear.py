@@ -30,7 +30,7 @@ from quire.core.native import has_native_module
 from quire.core.quantization import LARGEST_ROTATED_GROUP, ROUNDINGS, Rounding
 from quire.kernels import native_module, native_rows
 from quire.kernels.dtype import DType, dtype_of
-from quire.kernels.native_linear import panel_rows, quantized_gated, quantized_linear
+from quire.kernels.native_linear import linear, linear_gated, weight_rows
 from quire.kernels.panels import (
     PANEL,
     PanelLayout,
@@ -151,7 +151,7 @@ def assert_close(
 def test_products_are_those_of_the_stored_numbers(name: str, instruction_set: str, dtype: torch.dtype) -> None:
     weight, floats = make_weight(name, 72, 512 // NUM_VALUES[name])
     x = torch.randn(11, 512, generator=torch.Generator().manual_seed(1)).to(dtype)
-    found = forced(instruction_set, quantized_linear, x, weight)
+    found = forced(instruction_set, linear, x, weight)
     assert found.dtype == dtype
     assert_close(found, x, weight, floats)
 
@@ -165,7 +165,7 @@ def test_the_largest_codes_of_one_sign_do_not_overflow(name: str, instruction_se
     x = torch.ones(5, 512)
     x[1] = -1.0
     x[2, ::2] = -1.0
-    assert_close(forced(instruction_set, quantized_linear, x, weight), x, weight, floats)
+    assert_close(forced(instruction_set, linear, x, weight), x, weight, floats)
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
@@ -177,8 +177,8 @@ def test_the_largest_sums_of_the_longest_rotated_rows_do_not_overflow(sign: int,
     assert weight.layout.rotated
     x = torch.from_numpy(np.repeat(even, 19, 0))
     x[1] = -x[0]
-    assert_close(forced(instruction_set, quantized_linear, x, weight), x, weight, floats)
-    assert_close(forced(instruction_set, quantized_linear, x[:1], weight), x[:1], weight, floats)
+    assert_close(forced(instruction_set, linear, x, weight), x, weight, floats)
+    assert_close(forced(instruction_set, linear, x[:1], weight), x[:1], weight, floats)
 
 
 @given(
@@ -195,7 +195,7 @@ def test_rows_come_back_as_the_type_defines_them(
     """Bit for bit in float32, where they are not rotated back: nothing is rounded on the way into panels."""
     weight, floats = make_weight(name, num_outputs, num_blocks)
     indices = torch.randint(num_outputs, (num_indices,), generator=torch.Generator().manual_seed(num_blocks))
-    found = forced(instruction_set, panel_rows, weight, indices, dtype_of(dtype))
+    found = forced(instruction_set, weight_rows, weight, indices, dtype_of(dtype))
     expected = floats[indices].to(dtype)
     if weight.layout.rotated:
         assert torch.allclose(as_torch(found), expected, rtol=torch.finfo(dtype).eps, atol=1e-6)
@@ -210,7 +210,7 @@ def test_rotated_rows_come_back_whatever_their_width(num_inputs: int, instructio
     generator = np.random.default_rng(num_inputs)
     weight, floats = make_rounded(ROUNDINGS["int8"], generator.normal(0, 0.5, (20, num_inputs)).astype(np.float32))
     indices = torch.tensor([3, 19, 0])
-    found = forced(instruction_set, panel_rows, weight, indices, DType.FLOAT32)
+    found = forced(instruction_set, weight_rows, weight, indices, DType.FLOAT32)
     assert torch.allclose(as_torch(found), floats[indices], rtol=1e-5, atol=1e-5)
 
 
@@ -219,13 +219,13 @@ def test_rotated_rows_come_back_whatever_their_width(num_inputs: int, instructio
 def test_a_rows_bits_do_not_depend_on_the_batch_or_the_threads(name: str, instruction_set: str) -> None:
     weight, _ = make_weight(name, 80, 512 // NUM_VALUES[name])
     x = torch.randn(70, 512, generator=torch.Generator().manual_seed(2))
-    together = forced(instruction_set, quantized_linear, x, weight)
+    together = forced(instruction_set, linear, x, weight)
     threads = native_module.thread_count()
     try:
         for num_threads in (1, 2, 3):
             native_module.use_num_threads(num_threads)
             for first, last in ((0, 1), (5, 6), (3, 12), (20, 53), (0, 70)):
-                alone = forced(instruction_set, quantized_linear, x[first:last], weight)
+                alone = forced(instruction_set, linear, x[first:last], weight)
                 assert torch.equal(alone, together[first:last])
     finally:
         native_module.use_num_threads(threads)
@@ -252,7 +252,7 @@ def test_kinds_that_no_kernel_was_compiled_for_are_refused(changes: dict[str, An
     weight, _ = make_weight("Q8_0", 16, 3)
     other = empty_panels(replace(weight.layout, **changes))
     with pytest.raises(ValueError, match="No kernel multiplies weights of this kind"):
-        quantized_linear(torch.ones(1, other.layout.num_inputs), other)
+        linear(torch.ones(1, other.layout.num_inputs), other)
 
 
 @pytest.mark.parametrize("tiles", [name for name in TILES if name in SETS])
@@ -273,7 +273,7 @@ def test_tiles_give_the_bits_of_few_rows(name: str, output_dtype: torch.dtype, t
 
         def multiply(rows: torch.Tensor, instruction_set: str) -> torch.Tensor:
             output = torch.empty(len(rows), num_outputs, dtype=output_dtype)
-            return forced(instruction_set, quantized_linear, rows, weight, bias, output)
+            return forced(instruction_set, linear, rows, weight, bias, output)
 
         expected = multiply(x, TILES[tiles])
         for num_rows in (1, 4, 5, 11, 16, 17, 33, 70):
@@ -292,14 +292,14 @@ def test_many_rows_without_a_bias_have_the_bits_of_few_rows(name: str, tiles: st
     x = torch.randn(301, num_inputs, generator=generator)
     often = torch.rand(301, 1, generator=generator) ** 4 * 0.04
     x = torch.where(torch.rand(x.shape, generator=generator) < often, x * 40, x).to(torch.bfloat16)
-    expected = forced(TILES[tiles], quantized_linear, x, weight)
-    gated = torch.cat([forced(TILES[tiles], quantized_gated, row, weight, "silu") for row in x.split(1)])
+    expected = forced(TILES[tiles], linear, x, weight)
+    gated = torch.cat([forced(TILES[tiles], linear_gated, row, weight, "silu") for row in x.split(1)])
     threads = native_module.thread_count()
     try:
         native_module.use_num_threads(num_threads)
         for num_rows in (19, 32, 33, 100, 128, 241, 301):
-            assert torch.equal(forced(tiles, quantized_linear, x[:num_rows], weight), expected[:num_rows])
-            assert torch.equal(forced(tiles, quantized_gated, x[-num_rows:], weight, "silu"), gated[-num_rows:])
+            assert torch.equal(forced(tiles, linear, x[:num_rows], weight), expected[:num_rows])
+            assert torch.equal(forced(tiles, linear_gated, x[-num_rows:], weight, "silu"), gated[-num_rows:])
     finally:
         native_module.use_num_threads(threads)
 
@@ -322,7 +322,7 @@ def test_results_are_added_to_what_is_there_and_rounded_once(
     memory = torch.randn(num_rows, num_outputs + 32, generator=generator).to(dtype)
 
     def multiply(output: torch.Tensor, adds: bool) -> None:
-        forced(instruction_set, quantized_linear, x, weight, bias, output, adds=adds)
+        forced(instruction_set, linear, x, weight, bias, output, adds=adds)
 
     assert_added_and_rounded_once(multiply, memory, 16)
 
@@ -343,9 +343,9 @@ def test_gated_at_once_as_one_after_the_other(
 
     def multiply(output_dtype: torch.dtype) -> torch.Tensor:
         output = torch.empty(num_rows, 2 * width, dtype=output_dtype)
-        return forced(instruction_set, quantized_linear, x, weight, output=output)
+        return forced(instruction_set, linear, x, weight, output=output)
 
-    found = forced(instruction_set, quantized_gated, x, weight, kind)
+    found = forced(instruction_set, linear_gated, x, weight, kind)
     assert_let_through_and_rounded_once(found, multiply, kind, rows_of(instruction_set))
 
 
@@ -378,7 +378,7 @@ def test_any_shape_writes_its_outputs_and_nothing_else(
     bias = None if bias_dtype is None else torch.randn(num_outputs, generator=generator).to(bias_dtype)
     memory = torch.full((num_rows, num_outputs + 2), torch.nan, dtype=dtypes[1])
     output = memory[:, 1:-1]
-    forced(instruction_set, quantized_linear, x, weight, bias, output)
+    forced(instruction_set, linear, x, weight, bias, output)
     assert memory[:, [0, -1]].isnan().all()
     if num_rows:
         assert_close(output, x, weight, floats, bias)
@@ -388,9 +388,9 @@ def test_any_shape_writes_its_outputs_and_nothing_else(
 def test_values_that_are_not_finite_stay_in_their_row_and_are_seen(bad: float) -> None:
     weight, _ = make_weight("Q4_1", 32, 4)
     x = torch.randn(5, 128)
-    good = quantized_linear(x, weight)
+    good = linear(x, weight)
     x[2, 70] = bad
-    found = quantized_linear(x, weight)
+    found = linear(x, weight)
     assert not found[2].isfinite().any()
     kept = [0, 1, 3, 4]
     assert torch.equal(found[kept], good[kept])
@@ -402,9 +402,9 @@ def test_an_outlier_costs_its_neighbours_nothing(name: str, instruction_set: str
     weight, floats = make_weight(name, 48, 256 // NUM_VALUES[name])
     x = torch.randn(9, 256, generator=torch.Generator().manual_seed(3))
     at = torch.arange(9) * 29 + 5
-    calm = forced(instruction_set, quantized_linear, x, weight).double() - x.double() @ floats.double().T
+    calm = forced(instruction_set, linear, x, weight).double() - x.double() @ floats.double().T
     x[torch.arange(9), at] = torch.tensor([100.0, -100.0, 40.0] * 3)
-    wild = forced(instruction_set, quantized_linear, x, weight).double() - x.double() @ floats.double().T
+    wild = forced(instruction_set, linear, x, weight).double() - x.double() @ floats.double().T
     assert wild.std() < 2 * calm.std()
 
 
@@ -416,8 +416,8 @@ def test_rows_of_any_width_are_rotated_as_their_weights(num_inputs: int, instruc
     weight, floats = make_rounded(ROUNDINGS["int8"], generator.normal(0, 0.5, (40, num_inputs)).astype(np.float32))
     assert weight.layout.rotated
     x = torch.randn(19, num_inputs, generator=torch.Generator().manual_seed(4))
-    assert_close(forced(instruction_set, quantized_linear, x, weight), x, weight, floats)
-    assert_close(forced(instruction_set, quantized_linear, x[:1], weight), x[:1], weight, floats)
+    assert_close(forced(instruction_set, linear, x, weight), x, weight, floats)
+    assert_close(forced(instruction_set, linear, x[:1], weight), x[:1], weight, floats)
 
 
 @pytest.mark.parametrize("x_dtype", TOLERANCE, ids=str)
@@ -433,10 +433,10 @@ def test_rows_that_come_rotated_are_used_as_they_are(
     x = torch.randn(41, num_inputs, generator=torch.Generator().manual_seed(4)).to(x_dtype)
     x[3] = 0
     x[5, num_inputs // 2] = 300.0
-    found = forced(instruction_set, quantized_linear, x, weight, output=torch.empty(41, 40))
+    found = forced(instruction_set, linear, x, weight, output=torch.empty(41, 40))
     assert_close(found, x, weight, floats)
     for rows in (slice(7), slice(3, 4), slice(5, 6), slice(40, 41)):
-        few = forced(instruction_set, quantized_linear, x[rows], weight, output=torch.empty(len(x[rows]), 40))
+        few = forced(instruction_set, linear, x[rows], weight, output=torch.empty(len(x[rows]), 40))
         assert torch.equal(few, found[rows])
     assert not found[3].any()
 
@@ -451,11 +451,11 @@ def test_rotated_rows_that_are_not_finite_are_seen(
     floats = np.random.default_rng(num_inputs).normal(0, 0.5, (40, num_inputs)).astype(np.float32)
     weight, _ = make_rounded(ROUNDINGS["int8"], floats, inputs_rotated=inputs_rotated)
     x = torch.randn(6, num_inputs, generator=torch.Generator().manual_seed(5))
-    good = forced(instruction_set, quantized_linear, x, weight)
+    good = forced(instruction_set, linear, x, weight)
     for place in (0, 17, num_inputs - 1):
         spoilt = x.clone()
         spoilt[2, place] = bad
-        found = forced(instruction_set, quantized_linear, spoilt, weight)
+        found = forced(instruction_set, linear, spoilt, weight)
         assert not found[2].isfinite().any()
         kept = [0, 1, 3, 4, 5]
         assert torch.equal(found[kept], good[kept])
@@ -481,12 +481,12 @@ def test_rows_normalized_as_they_are_read_are_those_of_the_norm(
 
     def multiply(rows: torch.Tensor | Normalized, output_dtype: torch.dtype = torch.float32) -> torch.Tensor:
         output = torch.empty(num_rows, 64, dtype=output_dtype)
-        return forced(instruction_set, quantized_linear, rows, weight, output=output)
+        return forced(instruction_set, linear, rows, weight, output=output)
 
     normalized = Normalized(x, by, eps)
     torch.testing.assert_close(multiply(normalized), multiply(x.float() * by) * scale, rtol=1e-5, atol=1e-5)
     if gated:
-        gates = forced(instruction_set, quantized_gated, normalized, weight, "silu")
+        gates = forced(instruction_set, linear_gated, normalized, weight, "silu")
         assert_let_through_and_rounded_once(
             gates, lambda output_dtype: multiply(normalized, output_dtype), "silu", rows_of(instruction_set)
         )
@@ -497,9 +497,9 @@ def test_rotated_rows_share_an_outlier(instruction_set: str) -> None:
     """With one scale for a row that is not rotated, steps would be 60 times as large."""
     weight, floats = make_weight("int8", 48, 18)  # 2,304 inputs
     x = torch.randn(9, 2304, generator=torch.Generator().manual_seed(3))
-    calm = forced(instruction_set, quantized_linear, x, weight).double() - x.double() @ floats.double().T
+    calm = forced(instruction_set, linear, x, weight).double() - x.double() @ floats.double().T
     x[torch.arange(9), torch.arange(9) * 29 + 5] = torch.tensor([240.0, -240.0, 120.0] * 3)
-    wild = forced(instruction_set, quantized_linear, x, weight).double() - x.double() @ floats.double().T
+    wild = forced(instruction_set, linear, x, weight).double() - x.double() @ floats.double().T
     assert wild.std() < 12 * calm.std()
 
 
@@ -510,7 +510,7 @@ def test_a_code_just_above_the_largest_is_a_second_one(instruction_set: str) -> 
     x = torch.zeros(1, 128)
     x[0, [3, 4]] = 127.0  # two: so the scale is 1
     x[0, 40] = 127.5
-    assert_close(forced(instruction_set, quantized_linear, x, weight), x, weight, floats)
+    assert_close(forced(instruction_set, linear, x, weight), x, weight, floats)
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-38], ids=["zeros", "values whose inverse is infinite"])
@@ -518,7 +518,7 @@ def test_a_code_just_above_the_largest_is_a_second_one(instruction_set: str) -> 
 def test_a_row_of_next_to_nothing_gives_the_bias(dtype: torch.dtype, value: float) -> None:
     weight, _ = make_weight("Q8_0", 32, 4)
     bias = torch.randn(32).to(dtype)
-    assert torch.equal(quantized_linear(torch.full((1, 128), value, dtype=dtype), weight, bias)[0], bias)
+    assert torch.equal(linear(torch.full((1, 128), value, dtype=dtype), weight, bias)[0], bias)
 
 
 def test_joined_panels_are_one_weight() -> None:
@@ -527,8 +527,8 @@ def test_joined_panels_are_one_weight() -> None:
     assert can_follow(first.layout, second.layout)
     joined = join_panels([first, second])
     x = torch.randn(3, 128)
-    apart = torch.cat([quantized_linear(x, weight) for weight in (first, second)], 1)
-    assert torch.equal(quantized_linear(x, joined), apart)
+    apart = torch.cat([linear(x, weight) for weight in (first, second)], 1)
+    assert torch.equal(linear(x, joined), apart)
     assert not can_follow(second.layout, first.layout), "it ends within a panel"
     assert not can_follow(first.layout, make_weight("Q4_0", 16, 4)[0].layout)
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.kernels.forced import forced
 
 from quire.core.native import has_native_module
-from quire.kernels import native, native_module, native_rows
+from quire.kernels import native_module, native_rows
 from quire.kernels.array import Array, Arrays, empty_array
 from quire.kernels.dtype import DType
 from quire.kernels.fresh_memory import CHUNK, LINE, LargePages
-from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, pack_
+from quire.kernels.native_linear import DensePanels, empty_dense, linear, pack_
 from quire.kernels.recording import Arena, Lent, NotRecordable, Recording, current_recording
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -62,7 +62,7 @@ def test_a_program_computes_what_the_kernels_compute(dtype: DType, num_threads: 
 
 def compare_with_kernels(dtype: DType, num_threads: int) -> None:
     x, weight = filled((7, 94), 0.0, dtype), draw((94,), dtype)
-    recording = native.new_recording(Arena())
+    recording = native_module.new_recording(Arena())
     with recording:
         y = block(x, weight)
     threads = native_module.thread_count()
@@ -70,7 +70,7 @@ def compare_with_kernels(dtype: DType, num_threads: int) -> None:
         native_module.use_num_threads(num_threads)
         for seed in range(3):
             x[...] = draw((7, 94), dtype, seed)
-            native.run(recording)
+            native_module.run(recording)
             assert equal(y, block(x, weight))
     finally:
         native_module.use_num_threads(threads)
@@ -78,17 +78,17 @@ def compare_with_kernels(dtype: DType, num_threads: int) -> None:
 
 def test_rows_of_tables_are_looked_up_anew_each_time() -> None:
     table, ids = draw((50, 24)), indices(0, 0, 0, 0)
-    recording = native.new_recording(Arena())
+    recording = native_module.new_recording(Arena())
     with recording:
         y = table.index_select(0, ids)
     ids[...] = indices(3, 49, 0, 3)
-    native.run(recording)
+    native_module.run(recording)
     assert equal(y, table[ids])
 
 
 def test_nothing_runs_while_it_is_recorded() -> None:
     x, weight = draw((3, 32)), filled((32,), 1.0)
-    recording = native.new_recording(Arena())
+    recording = native_module.new_recording(Arena())
     with recording:
         assert current_recording() is recording
         y = native_rows.rms_norm(x, weight, 1e-5)
@@ -109,7 +109,7 @@ def make_square() -> DensePanels:
 def mixed(x: Array, square: DensePanels, num_layers: int) -> Array:
     """Kernels by token in a row, then one that needs all of them."""
     for _ in range(num_layers):
-        x = dense_linear(native_rows.rms_norm(native_rows.rms_norm(x, WEIGHT, 1e-5) + x, WEIGHT, 1e-5), square)
+        x = linear(native_rows.rms_norm(native_rows.rms_norm(x, WEIGHT, 1e-5) + x, WEIGHT, 1e-5), square)
     return x
 
 
@@ -117,22 +117,22 @@ def test_dropped_tensors_lend_their_memory_to_later_ones() -> None:
     x, square = draw((64, 96)), make_square()
     needed = []
     for num_layers in (3, 50):
-        recording = native.new_recording(Arena())
+        recording = native_module.new_recording(Arena())
         with recording:
             hidden = mixed(x, square, num_layers)
         gc.collect()
         needed.append(recording.arena.num_bytes)
     assert needed[0] == needed[1]
-    native.run(recording)
+    native_module.run(recording)
     assert equal(hidden, mixed(x, square, 50))
 
 
 def test_an_arena_in_large_pages_lends_in_the_same_way() -> None:
     x, square = draw((64, 96)), make_square()
-    recording = native.new_recording(Arena(LargePages()))
+    recording = native_module.new_recording(Arena(LargePages()))
     with recording:
         hidden = mixed(x, square, 3)
-    native.run(recording)
+    native_module.run(recording)
     assert hidden.data_ptr() % LINE == 0
     assert equal(hidden, mixed(x, square, 3))
 
@@ -140,7 +140,7 @@ def test_an_arena_in_large_pages_lends_in_the_same_way() -> None:
 def test_memory_is_lent_again_only_after_the_threads_have_met() -> None:
     """Kernels by token follow each other without waiting: one thread may still read what another would write."""
     x, rows = draw((64, 96)), indices(0, 0)
-    with native.new_recording(Arena()):
+    with native_module.new_recording(Arena()):
         first = native_rows.rms_norm(x, WEIGHT, 1e-5)
         address = first.data_ptr()
         del first
@@ -154,7 +154,7 @@ def test_memory_is_lent_again_only_after_the_threads_have_met() -> None:
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_what_is_recorded_for_as_many_tokens_as_rows_is_of_one_token_a_row(num_threads: int) -> None:
     x, square, last = draw((64, 96)), make_square(), indices(*range(8))
-    recording = native.new_recording(Arena(), num_rows=8)
+    recording = native_module.new_recording(Arena(), num_rows=8)
     with recording:
         every = mixed(x, square, 3)
         hidden = mixed(every.view(64, 2, 48).index_select(0, last).flatten(1), square, 3)
@@ -165,7 +165,7 @@ def test_what_is_recorded_for_as_many_tokens_as_rows_is_of_one_token_a_row(num_t
             num_tokens, num_rows = places[-1] + 1, len(places)
             every.stored[:], hidden.stored[:] = np.nan, np.nan
             last.stored[:num_rows] = places
-            native.run(recording, (num_tokens, num_rows))
+            native_module.run(recording, (num_tokens, num_rows))
             assert equal(every[:num_tokens], mixed(x[:num_tokens], square, 3))
             assert equal(hidden[:num_rows], mixed(every[np.array(places)], square, 3))
             assert np.isnan(every.stored[num_tokens:]).all()
@@ -179,7 +179,7 @@ def test_programs_that_run_in_turn_lie_on_top_of_each_other() -> None:
     x = draw((64, 96))
 
     def record(num_rows: int, arena: Arena) -> tuple[Recording, Array]:
-        recording = native.new_recording(arena)
+        recording = native_module.new_recording(arena)
         with recording:
             hidden = mixed(x[:num_rows], square, 10)
         # Without its owner: it is read before another program runs.
@@ -190,7 +190,7 @@ def test_programs_that_run_in_turn_lie_on_top_of_each_other() -> None:
     assert arena.num_bytes == alone.num_bytes
     for num_rows in (1, 33, 64, 5):
         recording, hidden = made[num_rows]
-        native.run(recording)
+        native_module.run(recording)
         assert equal(hidden, mixed(x[:num_rows], square, 10))
 
 
@@ -256,13 +256,13 @@ def test_gaps_of_two_pieces_stay_apart() -> None:
 )
 def test_what_numpy_would_do_at_once_is_refused(compute: Callable[[Array], object]) -> None:
     x = filled((4, 8), 1.0)
-    with pytest.raises(NotRecordable), native.new_recording(Arena()):
+    with pytest.raises(NotRecordable), native_module.new_recording(Arena()):
         compute(x)
 
 
 def test_a_view_keeps_the_memory_of_its_array() -> None:
     arena = Arena()
-    with native.new_recording(arena):
+    with native_module.new_recording(arena):
         first = empty_array((8, 16), DType.FLOAT32)
         part = first[2:3].view(16)
         address = first.data_ptr()

@@ -10,7 +10,7 @@ from tests.kernels.forced import forced
 
 from quire.core.kv_layout import values_per_head
 from quire.core.native import has_native_module
-from quire.kernels import native, native_module, native_rows
+from quire.kernels import native_attention, native_module, native_rows
 from quire.kernels.reference import ReferenceOps
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -170,7 +170,7 @@ def test_write_kv(num_tokens: int, num_heads: int, width: int, dtype: torch.dtyp
     expected = [cache.clone() for cache in caches]
     for cache, new in zip(expected, (key, value), strict=True):
         cache.flatten(0, 1).index_copy_(0, slots, new)
-    forced(instruction_set, native.write_kv, key, value, *caches, slots)
+    forced(instruction_set, native_attention.write_kv, key, value, *caches, slots)
     assert all(torch.equal(found, wanted) for found, wanted in zip(caches, expected, strict=True))
 
 
@@ -207,9 +207,9 @@ def test_rotated_where_keys_are_written_as_one_after_the_other(
         heads, caches = before.clone(), [torch.zeros(shape, dtype=torch.int8 if codes else dtype) for _ in range(2)]
         query, key, value = heads.split_with_sizes(sizes, 1)
         if at_once:
-            native.write_kv(key, value, *caches, slots, rotated=(query, cos, sin))
+            native_attention.write_kv(key, value, *caches, slots, rotated=(query, cos, sin))
         else:
-            native.write_kv(native_rows.rope_(key, cos, sin), value, *caches, slots)
+            native_attention.write_kv(native_rows.rope_(key, cos, sin), value, *caches, slots)
             native_rows.rope_(query, cos, sin)
         return [query, value, *caches]
 

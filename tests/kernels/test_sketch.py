@@ -12,55 +12,52 @@ from tests.twins.rounding import round_rows
 
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS
-from quire.kernels import native, native_module, native_sketch
+from quire.kernels import native_module, native_sketch
 from quire.kernels.array import Array, round_to, widened
 from quire.kernels.dtype import DType
-from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, pack_, panel_rows, quantized_linear
+from quire.kernels.native_linear import DensePanels, empty_dense, linear, pack_, weight_rows
 from quire.kernels.native_sketch import FINE, Sketch, can_sketch, most_likely_by_sketch
 from quire.kernels.native_steps import most_likely
 from quire.kernels.panels import PANEL, QuantizedPanels, empty_panels
 from quire.kernels.recording import Arena
-from quire.quantization.few_bits import QuantizedPanelsTable
-from quire.quantization.panels import DensePanelsTable
-from quire.quantization.sketch import PackedTable, sketch_in_parts
+from quire.quantization.panels import PanelsTable
+from quire.quantization.sketch import sketch_in_parts
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
 
+FINE_PART = 16.0
+"""As csrc/sketch.h says it."""
 KINDS = ["float32", "bfloat16", "int8", "int8-g64", "int4-g64", "int4-symmetric"]
 
 
-def make_table(kind: str, values: np.ndarray) -> PackedTable:
+def make_table(kind: str, values: np.ndarray) -> PanelsTable:
     if kind in ROUNDINGS:
         size = ROUNDINGS[kind].group_of(values.shape[1])
         assert size is not None
         rows = round_rows(values, ROUNDINGS[kind], size)
         weight = empty_panels(layout_of(rows, len(values)))
         fill_panels(weight.panels.stored, weight.layout, rows)
-        return QuantizedPanelsTable(weight, DType.FLOAT32)
+        return PanelsTable(weight, DType.FLOAT32)
     dense = empty_dense(*values.shape, DType(kind))
     dense.memory.stored[: len(values), : values.shape[1]] = round_to(values, dense.dtype)
-    return DensePanelsTable(pack_(dense))
+    return PanelsTable(pack_(dense), dense.dtype)
 
 
-def make_sketch(table: PackedTable) -> Sketch:
-    *unfinished, sketch = sketch_in_parts(table)
+def make_sketch(table: PanelsTable) -> Sketch:
+    *unfinished, sketch = sketch_in_parts(table.weight)
     assert unfinished.count(None) == len(unfinished)
     assert sketch is not None
     return sketch
 
 
-def activations(table: PackedTable, values: np.ndarray) -> Array:
+def activations(table: PanelsTable, values: np.ndarray) -> Array:
     dtype = table.weight.dtype if isinstance(table.weight, DensePanels) else DType.BFLOAT16
     return Array(round_to(values.astype(np.float32), dtype), dtype)
 
 
-def all_logits(x: Array, table: PackedTable, instruction_set: str | None = None) -> Array:
-    weight = table.weight
-    num_outputs = weight.layout.num_outputs if isinstance(weight, QuantizedPanels) else weight.num_outputs
-    output = Array(np.empty((len(x), num_outputs), np.float32), DType.FLOAT32)
-    if isinstance(weight, QuantizedPanels):
-        return forced(instruction_set, quantized_linear, x, weight, output=output)
-    return forced(instruction_set, dense_linear, x, weight, output=output)
+def all_logits(x: Array, table: PanelsTable, instruction_set: str | None = None) -> Array:
+    output = Array(np.empty((len(x), table.weight.num_outputs), np.float32), DType.FLOAT32)
+    return forced(instruction_set, linear, x, table.weight, output=output)
 
 
 def values_like_a_models(rng: np.random.Generator, num_rows: int, width: int) -> np.ndarray:
@@ -70,7 +67,7 @@ def values_like_a_models(rng: np.random.Generator, num_rows: int, width: int) ->
     return (rng.normal(0, 1, (num_rows, width)) * columns).astype(np.float32)
 
 
-def check(table: PackedTable, sketch: Sketch, x: Array, instruction_set: str | None = None) -> int:
+def check(table: PanelsTable, sketch: Sketch, x: Array, instruction_set: str | None = None) -> int:
     """How many panels were multiplied."""
     token_ids, largest = most_likely(all_logits(x, table, instruction_set))
     found, its_logit, panels = forced(instruction_set, most_likely_by_sketch, x, table.weight, sketch)
@@ -102,11 +99,11 @@ def test_what_cannot_be_the_most_likely_is_not_multiplied(kind: str) -> None:
     assert check(table, make_sketch(table), x) < 5
 
 
-def table_rows(table: PackedTable, sketch: Sketch) -> tuple[np.ndarray, np.ndarray]:
+def table_rows(table: PanelsTable, sketch: Sketch) -> tuple[np.ndarray, np.ndarray]:
     """Of the table, and of the sketch in the table's order; float64."""
     every = Array(np.arange(sketch.weight.layout.num_outputs), DType.INT64)
     rows = table.rows(every)
-    sketched = panel_rows(sketch.weight, every, DType.FLOAT32).stored.astype(np.float64)
+    sketched = weight_rows(sketch.weight, every, DType.FLOAT32).stored.astype(np.float64)
     together = np.zeros((len(every), rows.shape[1]))
     np.add.at(together, (slice(None), sketch.columns.stored), sketched)
     return widened(rows.stored, rows.dtype).astype(np.float64), together
@@ -120,7 +117,7 @@ def test_a_sketch_says_what_it_lacks(kind: str, instruction_set: str) -> None:
     rows, sketched = table_rows(table, sketch)
     lack = rows - sketched
     fine = sketch.columns.stored[-FINE:]
-    lack[:, fine] *= native_sketch.FINE_PART
+    lack[:, fine] *= FINE_PART
     norms, sizes = np.linalg.norm(lack, axis=1), np.linalg.norm(rows, axis=1)
     assert (sketch.lacks.stored >= norms).all()
     assert (sketch.lacks.stored <= 1.001 * norms).all()
@@ -132,11 +129,11 @@ def test_a_sketch_says_what_it_lacks(kind: str, instruction_set: str) -> None:
 
 
 def apart_and_bounds(
-    x: Array, table: PackedTable, sketch: Sketch, instruction_set: str
+    x: Array, table: PanelsTable, sketch: Sketch, instruction_set: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[rows, tokens] each: how far logits are from their estimates; how far for what the sketch lacks, and for the activations."""
     ordered, bounds = forced(rows_of(instruction_set), native_sketch._ordered, x, table.weight, sketch)
-    estimates = forced(instruction_set, quantized_linear, ordered, sketch.weight).stored.astype(np.float64)
+    estimates = forced(instruction_set, linear, ordered, sketch.weight).stored.astype(np.float64)
     apart = np.abs(all_logits(x, table, instruction_set).stored - estimates)
     of_sketch, of_rows = bounds.stored.astype(np.float64).T[..., None]
     return apart, sketch.lacks.stored * of_sketch, sketch.sizes.stored * of_rows
@@ -155,7 +152,7 @@ def test_no_logit_is_further_from_its_estimate_than_the_bound(
     rng = np.random.default_rng(seed)
     table = make_table(kind, values_like_a_models(rng, 200, width))
     if isinstance(table.weight, QuantizedPanels):
-        table = QuantizedPanelsTable(table.weight, table_dtype)
+        table = PanelsTable(table.weight, table_dtype)
     sketch = make_sketch(table)
     x = activations(table, values_like_a_models(rng, 3, width))
     apart, of_lacks, of_rows = apart_and_bounds(x, table, sketch, instruction_set)
@@ -273,12 +270,12 @@ def test_recorded_it_searches_for_as_many_rows_as_there_are() -> None:
     table = make_table("bfloat16", values_like_a_models(rng, 3000, 128))
     sketch = make_sketch(table)
     x = activations(table, np.zeros((4, 128)))
-    recording = native.new_recording(Arena())
+    recording = native_module.new_recording(Arena())
     with recording:
         found, _, panels = most_likely_by_sketch(x, table.weight, sketch)
     for num_rows in (3, 1, 4):
         x.stored[:] = activations(table, values_like_a_models(rng, 4, 128)).stored
-        native.run(recording, (num_rows, num_rows))
+        native_module.run(recording, (num_rows, num_rows))
         expected, _ = most_likely(all_logits(x[:num_rows], table))
         assert found.stored[:num_rows].tolist() == expected.stored.tolist()
         assert num_rows <= panels.stored[0] <= -(-3000 // PANEL)

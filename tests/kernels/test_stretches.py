@@ -14,7 +14,7 @@ from tests.kernels.test_quantized_linear import make_rounded, rounded
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS
 from quire.kernels import native_module
-from quire.kernels.native_linear import dense_linear, quantized_linear
+from quire.kernels.native_linear import linear
 from quire.kernels.native_module import module
 from quire.kernels.panels import QuantizedPanels
 
@@ -57,11 +57,11 @@ def test_floats_as_in_float64_and_with_the_bits_of_rows_alone(
     weight = packed(values)
     assert in_stretches(75, weight.memory.shape[1] * dtype.itemsize, num_inputs, 53)
     output = torch.empty(75, 53)
-    forced(instruction_set, dense_linear, x, weight, None, output)
+    forced(instruction_set, linear, x, weight, None, output)
     torch.testing.assert_close(output.double(), x.double() @ values.double().T, rtol=0, atol=1e-2)
     for rows in in_sixteens(x):
         alone = torch.empty(len(x[rows]), 53)
-        forced(instruction_set, dense_linear, x[rows], weight, None, alone)
+        forced(instruction_set, linear, x[rows], weight, None, alone)
         assert torch.equal(alone, output[rows])
 
 
@@ -75,13 +75,13 @@ def test_bytes_as_in_float64_and_with_the_bits_of_rows_alone(
     x = torch.randn(75, num_inputs, generator=torch.Generator().manual_seed(1)).to(dtype)
     assert in_stretches(75, num_inputs, num_inputs, 53)
     output = torch.empty(75, 53)
-    forced(instruction_set, quantized_linear, x, weight, None, output)
+    forced(instruction_set, linear, x, weight, None, output)
     torch.testing.assert_close(
         output.double(), rounded(x.double(), weight.layout) @ floats.double().T, rtol=0, atol=0.15
     )
     for rows in in_sixteens(x):
         alone = torch.empty(len(x[rows]), 53)
-        forced(instruction_set, quantized_linear, x[rows], weight, None, alone)
+        forced(instruction_set, linear, x[rows], weight, None, alone)
         assert torch.equal(alone, output[rows])
 
 
@@ -100,7 +100,6 @@ def test_results_are_added_to_what_is_there_and_rounded_once(  # type: ignore[no
     num_inputs = 8224
     x, values = draw(num_rows, num_inputs, num_outputs, dtype)
     weight = rotated_weight(num_outputs, num_inputs)[0] if in_bytes else packed(values)
-    linear = quantized_linear if in_bytes else dense_linear
     bias = torch.randn(num_outputs).to(dtype) if has_bias else None
     memory = torch.randn(num_rows, num_outputs + 2).to(dtype)
 
@@ -115,7 +114,6 @@ def test_results_are_added_to_what_is_there_and_rounded_once(  # type: ignore[no
 def test_threads_wait_for_each_other_between_two(instruction_set: str, in_bytes: bool) -> None:
     x, values = draw(150, 8224, 200, torch.bfloat16)
     weight = rotated_weight(200, 8224)[0] if in_bytes else packed(values)
-    linear = quantized_linear if in_bytes else dense_linear
     threads = native_module.thread_count()
     found = []
     try:

@@ -14,10 +14,10 @@ import torch
 
 from quire.core.native import has_native_module
 from quire.host.cores import allowed_cores
-from quire.kernels import native, native_module
+from quire.kernels import native_module
 from quire.kernels.array import Arrays
 from quire.kernels.dtype import DType
-from quire.kernels.native_linear import DensePanels, dense_linear, empty_dense, pack_
+from quire.kernels.native_linear import DensePanels, empty_dense, linear, pack_
 from quire.kernels.native_rows import add
 from quire.kernels.recording import Arena
 from quire.kernels.tensor import Numbers
@@ -35,7 +35,7 @@ def weight() -> DensePanels:
 def product(weight: DensePanels, num_threads: int) -> Numbers:
     native_module.use_num_threads(num_threads)
     x = Arrays().of(np.random.default_rng(1).standard_normal((20, 256), np.float32))
-    return dense_linear(x, weight).stored
+    return linear(x, weight).stored
 
 
 def test_callers_at_the_same_time_each_get_their_own_result(weight: DensePanels) -> None:
@@ -53,13 +53,13 @@ def test_a_program_runs_on_no_more_threads_than_its_arrays_have_room_for(weight:
     before = native_module.thread_count()
     try:
         native_module.use_num_threads(1)
-        recording = native.new_recording(Arena())
+        recording = native_module.new_recording(Arena())
         x = Arrays().of(np.random.default_rng(1).standard_normal((20, 256), np.float32))
         with recording:
-            found = dense_linear(x, weight)
+            found = linear(x, weight)
         expected = product(weight, 1)
         native_module.use_num_threads(3)
-        native.run(recording)
+        native_module.run(recording)
     finally:
         native_module.use_num_threads(before)
     assert recording.num_threads == 1
@@ -87,10 +87,10 @@ def test_all_members_treat_the_smallest_numbers_as_the_caller_does() -> None:
 SETUP = """
 import os, sys, threading
 import numpy as np
-from quire.kernels import native, native_module
+from quire.kernels import native_module
 from quire.kernels.array import Arrays
 from quire.kernels.dtype import DType
-from quire.kernels.native_linear import dense_linear, empty_dense, pack_
+from quire.kernels.native_linear import linear, empty_dense, pack_
 from quire.kernels.recording import Arena
 
 weight = empty_dense(512, 256, DType.FLOAT32)
@@ -100,7 +100,7 @@ x = Arrays().of(np.random.default_rng(1).standard_normal((20, 256), np.float32))
 
 def product(num_threads):
     native_module.use_num_threads(num_threads)
-    return dense_linear(x, weight).stored
+    return linear(x, weight).stored
 
 expected = product(1).copy()
 """
@@ -134,12 +134,12 @@ print(statuses)
 CROWDED = """
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 results = [product(5) for _ in range(20)]
-recording = native.new_recording(Arena())
+recording = native_module.new_recording(Arena())
 with recording:
-    outputs = [dense_linear(x, weight) for _ in range(20)]
+    outputs = [linear(x, weight) for _ in range(20)]
 sizes = []
 for _ in range(20):
-    sizes.append(native.run(recording))
+    sizes.append(native_module.run(recording))
     results += [output.stored.copy() for output in outputs]
 print(all(np.array_equal(result, expected) for result in results) and min(sizes) < sizes[0] == 5)
 """

@@ -6,14 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quire.kernels import weight_memory
 from quire.kernels.dtype import DType
-from quire.kernels.fresh_memory import CHUNK, LINE, ask_for_large_pages
-from quire.kernels.weight_memory import WeightMemory
+from quire.kernels.fresh_memory import CHUNK, LINE, LargePages, ask_for_large_pages
+from quire.kernels.weight_memory import empty_weight
+
+
+@pytest.fixture(autouse=True)
+def pages_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_memory, "_pages", LargePages())
 
 
 def test_weights_lie_apart_on_cache_lines() -> None:
-    memory = WeightMemory()
-    weights = [memory.empty((3, n), DType.UINT8) for n in range(1, 200)]
+    weights = [empty_weight((3, n), DType.UINT8) for n in range(1, 200)]
     for n, weight in enumerate(weights, 1):
         weight.stored.fill(n)
     assert all(weight.data_ptr() % LINE == 0 for weight in weights)
@@ -21,8 +26,7 @@ def test_weights_lie_apart_on_cache_lines() -> None:
 
 
 def test_a_weight_larger_than_a_chunk_has_its_own() -> None:
-    memory = WeightMemory()
-    small, large = memory.empty((5,), DType.FLOAT32), memory.empty((CHUNK // 4 + 1,), DType.FLOAT32)
+    small, large = empty_weight((5,), DType.FLOAT32), empty_weight((CHUNK // 4 + 1,), DType.FLOAT32)
     large.stored[-1] = 1.0
     assert large.shape == (CHUNK // 4 + 1,)
     assert small.dtype == DType.FLOAT32
@@ -37,13 +41,12 @@ def test_a_system_without_large_pages_gives_small_ones() -> None:
 
 
 def test_no_values_need_no_memory() -> None:
-    assert WeightMemory().empty((0, 4), DType.BFLOAT16).shape == (0, 4)
+    assert empty_weight((0, 4), DType.BFLOAT16).shape == (0, 4)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mappings")
 def test_memory_goes_back_with_the_last_weight() -> None:
-    memory = WeightMemory()
-    first, second = (memory.empty((CHUNK // 4,), DType.UINT8) for _ in range(2))
+    first, second = (empty_weight((CHUNK // 4,), DType.UINT8) for _ in range(2))
     address = second.data_ptr()
     del first
     gc.collect()
@@ -52,7 +55,7 @@ def test_memory_goes_back_with_the_last_weight() -> None:
     del second
     gc.collect()
     assert not is_mapped(address)
-    assert memory.empty((4,), DType.UINT8).shape == (4,)
+    assert empty_weight((4,), DType.UINT8).shape == (4,)
 
 
 def is_mapped(address: int) -> bool:

@@ -62,7 +62,7 @@ def all_logits(
         batch = _batch(model, rows, tables, [(r, starts[r], stops[r]) for r in live], own)
         if last_tokens:
             batch.last_layer = _of_last_tokens(batch, own)
-        logits = as_torch(model.logits(model.forward(batch, caches)))
+        logits = as_torch(model.head.logits(model.forward(batch, caches)))
         query_starts = (batch.last_layer or batch).query_starts
         for i, r in enumerate(live):
             found[r].append(logits[query_starts[i] : query_starts[i + 1]])

@@ -18,7 +18,7 @@ from quire.checkpoint.model_config import WeightShape
 from quire.core.native import has_native_module
 from quire.core.quantization import ROUNDINGS
 from quire.kernels.dtype import DType
-from quire.kernels.native_linear import DensePanels
+from quire.kernels.native_linear import PackedWeight
 from quire.kernels.panels import QuantizedPanels
 from quire.kernels.select import select_ops
 from quire.models.registry import DECODERS, load_model
@@ -86,7 +86,7 @@ def test_the_weights_that_rounding_leaves_are_those_the_config_counts(
             self.count(shape, all(isinstance(segment.weight, QuantizedPanels) for segment in weight))
             return weight
 
-        def load_table_weight(self, part: StoredWeight, dtype: DType) -> QuantizedPanels | DensePanels:
+        def load_table_weight(self, part: StoredWeight, dtype: DType) -> PackedWeight:
             weight = super().load_table_weight(part, dtype)
             shape = WeightShape(part.num_outputs, part.num_inputs, is_table=True)
             self.count(shape, isinstance(weight, QuantizedPanels))

@@ -13,8 +13,10 @@ from quire.checkpoint.gguf.block_types import BLOCK_TYPES
 from quire.core.native import has_native_module
 from quire.kernels.cpu_ops import CpuOps
 from quire.kernels.dtype import DType, dtype_of
-from quire.quantization.few_bits import QuantizedPanelsTable, Stored
-from quire.quantization.panels import DensePanelsTable
+from quire.kernels.native_linear import DensePanels
+from quire.kernels.panels import QuantizedPanels
+from quire.quantization.few_bits import Stored
+from quire.quantization.panels import PanelsTable
 from quire.quantization.select import select_method
 
 pytestmark = pytest.mark.skipif(not has_native_module(), reason="the native kernels were not built")
@@ -79,7 +81,8 @@ def test_parts_come_out_in_their_order(
 def test_a_table_looks_up_and_projects() -> None:
     part, floats = coded("Q8_0", 77)
     table = method().load_table(part, DType.FLOAT32)
-    assert isinstance(table, QuantizedPanelsTable)
+    assert isinstance(table, PanelsTable)
+    assert isinstance(table.weight, QuantizedPanels)
     ids = torch.tensor([76, 3, 3])
     assert torch.equal(as_torch(table.rows(ids)), floats[ids])
     x = torch.randn(4, NUM_INPUTS)
@@ -91,5 +94,6 @@ def test_a_table_looks_up_and_projects() -> None:
 def test_a_table_of_floats_stays_one() -> None:
     values = torch.randn(40, NUM_INPUTS)
     table = method().load_table(FloatWeight(values), DType.FLOAT32)
-    assert isinstance(table, DensePanelsTable)
+    assert isinstance(table, PanelsTable)
+    assert isinstance(table.weight, DensePanels)
     assert torch.equal(as_torch(table.rows(torch.arange(40))), values)

@@ -12,7 +12,7 @@ from quire.quantization.method import Unquantized
 from quire.quantization.onednn import OneDNN
 from quire.quantization.select import select_method
 
-DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if OneDNN.runs("torch", dtype)]
+DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if OneDNN.multiplies(dtype)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

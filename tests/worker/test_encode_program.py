@@ -13,7 +13,7 @@ from quire.checkpoint.checkpoint import open_checkpoint
 from quire.config import WorkerConfig
 from quire.core.embedding import EncodePlan, EncodeRow, PoolingParams
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native_module
 from quire.worker.encode_program import MAX_TEXTS, MAX_TOKENS
 from quire.worker.encode_worker import EncodeWorker
 
@@ -48,8 +48,10 @@ def some_texts(rng: random.Random, num_texts: int, longest: int) -> list[list[in
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_recorded_step_has_the_bits_of_python(tiny_bert: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     programs: list[tuple[int, int]] = []
-    run = native.run
-    monkeypatch.setattr(native, "run", lambda recording, counts: (programs.append(counts), run(recording, counts)))
+    run = native_module.run
+    monkeypatch.setattr(
+        native_module, "run", lambda recording, counts: (programs.append(counts), run(recording, counts))
+    )
     recorded, eager = (worker(tiny_bert, enforce_eager=how, dtype=dtype) for how in (False, True))
     rng = random.Random(0)
     steps = [some_texts(rng, *size) for size in [(1, 1), (3, 40), (12, 40), (1, 40), (MAX_TEXTS, 8), (2, 17), (5, 16)]]
@@ -63,7 +65,7 @@ def test_a_recorded_step_has_the_bits_of_python(tiny_bert: Path, dtype: str, mon
 
 def test_larger_steps_go_through_python(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded, eager = (worker(tiny_bert, enforce_eager=how, dtype="float32") for how in (False, True))
-    monkeypatch.delattr(native, "run")
+    monkeypatch.delattr(native_module, "run")
     for texts in ([[5] * 32] * (MAX_TOKENS // 32 + 1), [[5]] * (MAX_TEXTS + 1)):
         found = vectors(recorded, texts)
         assert all(np.array_equal(*pair) for pair in zip(found, vectors(eager, texts), strict=True))

@@ -11,7 +11,7 @@ import torch
 
 from quire.core.kv_layout import KVCacheDType, KVSpec, make_kv_cache_config
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native_attention
 from quire.kernels.array import Arrays
 from quire.kernels.tensor import Tensors
 from quire.kernels.torch_tensors import TorchTensors
@@ -88,12 +88,12 @@ def test_a_copied_block_is_read_as_the_first(dtype: KVCacheDType) -> None:
     cache = make(Arrays(), dtype)
     x = Arrays().of(np.random.default_rng(0).standard_normal((4, 2, 8), np.float32) * 100)
     layer = cache.layers[1]
-    native.write_kv(x, x, layer.key, layer.value, Arrays().of(np.arange(4) + 1 * 4))
+    native_attention.write_kv(x, x, layer.key, layer.value, Arrays().of(np.arange(4) + 1 * 4))
     cache.copy_blocks([(1, 5)])
 
     def attend(block: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
         table, starts, lens = (Arrays().of(np.array(numbers)) for numbers in ([[block]], [0, 4], [4]))
-        return native.paged_attention(x, layer.key, layer.value, table, starts, lens, scale=1e-4).stored
+        return native_attention.paged_attention(x, layer.key, layer.value, table, starts, lens, scale=1e-4).stored
 
     assert np.array_equal(attend(5), attend(1))
     assert np.abs(attend(1)).max() > 10

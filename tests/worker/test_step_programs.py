@@ -14,7 +14,7 @@ from tests.inside import runner_of
 from quire import LLM, SamplingParams
 from quire.config import MAX_RECORDED_TOKENS
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native_module
 from quire.models.decoder import Decoder
 from quire.worker.step_programs import MAX_ROWS_TO_LOGITS
 
@@ -42,7 +42,7 @@ def test_a_model_that_does_what_has_no_kernel(
         return hidden[np.arange(hidden.shape[0])]
 
     monkeypatch.setattr(Decoder, "forward", with_rows_by_number)
-    monkeypatch.setattr(native, "run", lambda *_: pytest.fail("a program ran"))
+    monkeypatch.setattr(native_module, "run", lambda *_: pytest.fail("a program ran"))
     with caplog.at_level(logging.INFO, "quire"):
         assert answers(tiny_llama) == expected
     said = [record.getMessage() for record in caplog.records if "goes through Python" in record.getMessage()]

@@ -7,7 +7,7 @@ import numpy as np
 from quire.attention.backend import AttentionCapabilities, AttentionShape, LayerKVCache
 from quire.attention.forward_batch import ForwardBatch
 from quire.core.native import has_native_module
-from quire.kernels import native
+from quire.kernels import native_attention
 from quire.kernels.array import Array
 from quire.kernels.dtype import NATIVE_DTYPES, DType
 
@@ -36,11 +36,11 @@ class CpuBackend:
     ) -> Array:
         rows = batch.groups[batch.layer_groups[shape.layer]]
         rotated = None if rotation is None else (query, *rotation)
-        native.write_kv(key, value, cache.key, cache.value, rows.slots, rotated=rotated)
+        native_attention.write_kv(key, value, cache.key, cache.value, rows.slots, rotated=rotated)
         if self.name not in batch.scratch:
             batch.scratch[self.name] = (_numbers(batch.query_starts), _numbers(batch.context_lens))
         query_starts, context_lens = batch.scratch[self.name]
-        return native.paged_attention(
+        return native_attention.paged_attention(
             batch.queries(query),
             cache.key,
             cache.value,

@@ -10,9 +10,9 @@ import numpy as np
 from quire.attention.backend import AttentionShape, LayerKVCache
 from quire.attention.cpu_backend import CpuBackend
 from quire.attention.forward_batch import ForwardBatch
-from quire.kernels import native
+from quire.kernels import native_attention
 from quire.kernels.array import Array, int64_zeros
-from quire.kernels.native_texts import BLOCK_SIZE, write_texts
+from quire.kernels.native_attention import TEXT_BLOCK_SIZE, write_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class TextTables:
         begins, first_blocks = ends - lengths, ends_of_blocks - num_blocks
         starts, total = self.starts.stored, ends_of_blocks[-1]
         in_text = np.arange(total) - np.repeat(first_blocks, num_blocks)
-        starts[:total] = np.repeat(begins, num_blocks) + BLOCK_SIZE * in_text
+        starts[:total] = np.repeat(begins, num_blocks) + TEXT_BLOCK_SIZE * in_text
         starts[total:] = ends[-1]
         tables = self.block_tables.stored
         # Behind a text's last block stand others' numbers: the kernel does not look there.
@@ -68,14 +68,14 @@ class TextBlocks:
     def write(self, key: Array, value: Array) -> tuple[Array, Array]:
         """key, value [T, num_kv_heads, head_dim] into their blocks."""
         if self._blocks is None:
-            shape = (self.tables.starts.shape[0] - 1, BLOCK_SIZE, *key.shape[1:])
+            shape = (self.tables.starts.shape[0] - 1, TEXT_BLOCK_SIZE, *key.shape[1:])
             self._blocks = key.new_empty(shape), key.new_empty(shape)
         write_texts(key, value, *self._blocks, self.tables.starts)
         return self._blocks
 
 
 def _num_blocks(length: int) -> int:
-    return -(-length // BLOCK_SIZE)
+    return -(-length // TEXT_BLOCK_SIZE)
 
 
 class CpuEncoderBackend:
@@ -98,7 +98,7 @@ class CpuEncoderBackend:
             batch.scratch[self.name] = TextBlocks(TextTables.of(batch.context_lens))
         blocks: TextBlocks = batch.scratch[self.name]
         key_blocks, value_blocks = blocks.write(key, value)
-        return native.paged_attention(
+        return native_attention.paged_attention(
             query,
             key_blocks,
             value_blocks,

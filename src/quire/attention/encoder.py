@@ -6,6 +6,7 @@ A step holds whole texts, so nothing is masked or padded: each text is computed 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -71,5 +72,5 @@ class ReferenceEncoderBackend:
 
 
 def _texts(batch: ForwardBatch) -> Iterator[slice]:
-    for first, last in zip(batch.query_starts, batch.query_starts[1:], strict=False):
+    for first, last in pairwise(batch.query_starts):
         yield slice(first, last)

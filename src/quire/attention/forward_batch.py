@@ -52,10 +52,6 @@ class ForwardBatch:
     def num_rows(self) -> int:
         return len(self.context_lens)
 
-    @property
-    def num_tokens(self) -> int:
-        return len(self.token_ids)
-
     def queries(self, x: T) -> T:
         """[T, ...] -> those of the queries."""
         return x if self.select is None else self.select(x)

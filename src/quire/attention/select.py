@@ -1,4 +1,4 @@
-"""Choosing a backend: a search through the tables below, in order of speed."""
+"""The tables of attention backends, and whether one can run a model."""
 
 from __future__ import annotations
 
@@ -24,24 +24,12 @@ ENCODER_BACKENDS = {
 
 
 def select_backend(name: str, dtype: Any, config: ModelConfig, kv_cache_dtype: str = "auto") -> AttentionBackend:
-    """The backend of that name, or for "auto" the fastest that can run the model.
-
-    Raises UnsupportedModelError that says why each backend was refused.
-    """
-    refusals = []
-    for candidate, place in (ENCODER_BACKENDS if config.is_encoder else BACKENDS).items():
-        if name not in ("auto", candidate):
-            refusals.append(f"{candidate}: not the one asked for")
-            continue
-        backend = cast(AttentionBackend, load_place(place)())
-        reason = _refusal(backend, dtype, config, kv_cache_dtype)
-        if reason is None:
-            return backend
-        refusals.append(f"{candidate}: {reason}")
-    raise UnsupportedModelError(
-        f"No attention backend fits backend={name!r}, dtype={dtype}, kv_cache_dtype={kv_cache_dtype} and"
-        f" {config.architecture} ({'; '.join(refusals)})."
-    )
+    """The backend of that name, which plan/ chose. Raises UnsupportedModelError that says why it cannot run the model."""
+    backend = cast(AttentionBackend, load_place((ENCODER_BACKENDS if config.is_encoder else BACKENDS)[name])())
+    reason = _refusal(backend, dtype, config, kv_cache_dtype)
+    if reason is not None:
+        raise UnsupportedModelError(f"Attention of backend {name} does not fit {config.architecture}: it {reason}.")
+    return backend
 
 
 def _refusal(backend: AttentionBackend, dtype: Any, config: ModelConfig, kv_cache_dtype: str) -> str | None:

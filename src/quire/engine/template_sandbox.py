@@ -3,9 +3,11 @@
 The sandbox keeps a template away from Python; it does not keep it from burning time and memory. Killing a thread is
 not possible, so the compiled template checks a budget wherever it could run long or make something large:
 
-- the body of every loop and macro begins with a check of the time, and pays for the text it may write;
+- the body of every loop begins with a check of the time, and pays for the text it may write;
+- every call, test, comparison, attribute and operator checks the time;
 - every call, filter, operator, `~`, slice and list display pays for what it makes, and those that can make much more
-  than they are given (`*`, `**`, `%`, `center`, `replace`, `join` ...) are refused before they start;
+  than they are given (`*`, `**`, `%`, `center`, `replace`, `join` ...), or take much longer than its size says
+  (`strip`, `rfind` ...), are refused before they start;
 - filters and methods whose time or result cannot be foreseen do not exist (REMOVED_FILTERS, UNSAFE_METHODS).
 
 So the time between two checks is that of one operation on values of bounded size, well under a second. Not covered:
@@ -18,9 +20,10 @@ import functools
 import json
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
+from string import Formatter
 from typing import Any
 
 from jinja2 import Template, Undefined, nodes
@@ -37,13 +40,17 @@ from quire.engine.template_budget import TemplateBudget, TemplateLimitError, Tem
 MAX_SOURCE_CHARS = 200_000
 MAX_INT_BITS = 100_000
 MAX_WIDTH = 100_000
+MAX_FIELD_WIDTH = 999
+MAX_COMPARISONS = 2**29
+"""Of pairs of characters, where Python compares those of one text with those of another: some tenths of a second."""
 REMOVED_FILTERS = (
     *("filesizeformat", "forceescape", "pprint", "random", "striptags", "truncate"),
     *("urlencode", "urlize", "wordwrap", "xmlattr"),
 )
 UNSAFE_METHODS = frozenset({"encode", "expandtabs", "maketrans", "to_bytes", "translate"})
-_FIELD = re.compile(r"[%:]([^a-zA-Z%{}]*)(\{?)")
-_WIDE = re.compile(r"\*|\d{4}")
+_PRINTF_FIELD = re.compile(r"%(?:\([^()]*\)|(\())?([-+ #0\d.*]*)[hlL]?%?")
+"""Group 1: its key has brackets of its own. Group 2: flags, width and precision."""
+_WIDE = re.compile(r"[*{(]|\d{4}")
 
 _budget: ContextVar[TemplateBudget] = ContextVar("template_budget")
 
@@ -108,6 +115,16 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
         raise SecurityError(f"it reached for {attribute!r} of a {type(obj).__name__}, which is out of bounds")
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """A step, as filters and formats follow a path of any length through every item of a list."""
+        _budget.get().step()
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """As `getattr`."""
+        _budget.get().step()
+        return super().getitem(obj, argument)
+
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
@@ -120,6 +137,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return checked
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if __obj is TemplateEnvironment.tick:
+            return __obj(*args)
         budget = _budget.get()
         budget.tick()
         if isinstance(__obj, types.BuiltinMethodType) and isinstance(__obj.__self__, str):
@@ -127,7 +146,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 args = (list(args[0]),)
                 _check_growth("join", args[0], (__obj.__self__,))
             else:
-                _check_growth(__obj.__name__, __obj.__self__, args)
+                _check_growth(__obj.__name__, __obj.__self__, (*args, *kwargs.values()))
         result = super().call(__context, __obj, *args, **kwargs)
         budget.charge(result)
         return result
@@ -190,9 +209,15 @@ class _Instrument(NodeTransformer):
     """
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
-        if node.test is not None:
-            node.test = nodes.And(_call_environment("tick", nodes.Const(0)), node.test)
-        return self._with_tick(node)
+        num_chars = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+        self.generic_visit(node)
+        tick = nodes.ExprStmt(_call_environment("tick", nodes.Const(num_chars)), lineno=node.lineno)
+        node.body.insert(0, tick)
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        return nodes.And(_call_environment("tick", nodes.Const(0)), node)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
@@ -207,15 +232,6 @@ class _Instrument(NodeTransformer):
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         return node if node.ctx == "store" else self._measured(node)
-
-    def _with_tick(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
-        num_chars = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-        self.generic_visit(node)
-        tick = nodes.ExprStmt(_call_environment("tick", nodes.Const(num_chars)), lineno=node.lineno)
-        node.body.insert(0, tick)
-        return node
-
-    visit_Macro = visit_CallBlock = _with_tick
 
     def _measured(self, node: nodes.Expr) -> nodes.Node:
         self.generic_visit(node)
@@ -255,12 +271,14 @@ def _check_growth(name: str, subject: Any, args: Sequence[Any]) -> None:
         case "replace":
             text = str(subject)
             budget.check_size(len(text) + text.count(str(args[0])) * largest)
-        case "format" | "str.format" | "format_map":
-            if _has_wide_field(subject):
+        case "format" | "str.format":
+            fields = _printf_fields(subject) if name == "format" else _format_fields(subject)
+            if any(map(_WIDE.search, fields)):
                 raise TemplateLimitError(
                     f"it formats a field of a width that is variable or 1000 and more: {subject[:80]!r}"
                 )
-            budget.check_size(len(subject) + (subject.count("%") + subject.count("{")) * largest)
+            num_fields = subject.count("%") + subject.count("{")
+            budget.check_size(len(subject) + num_fields * max(largest, MAX_FIELD_WIDTH))
         case "indent":
             width = args[0] if args and isinstance(args[0], int) else largest
             budget.check_size(len(str(subject)) + (str(subject).count("\n") + 1) * width)
@@ -268,20 +286,33 @@ def _check_growth(name: str, subject: Any, args: Sequence[Any]) -> None:
             too_large = [arg for arg in args if isinstance(arg, int) and abs(arg) > MAX_WIDTH]
             if too_large:
                 raise TemplateLimitError(f"it calls {name} with {too_large[0]}, the limit is {MAX_WIDTH}")
+        case "strip" | "lstrip" | "rstrip" | "trim" | "rfind" | "rindex" | "rpartition" | "rsplit":
+            num_comparisons = len(str(subject)) * max((len(arg) for arg in args if isinstance(arg, str)), default=0)
+            if num_comparisons > MAX_COMPARISONS:
+                raise TemplateLimitError(
+                    f"{name} would compare {num_comparisons} pairs, the limit is {MAX_COMPARISONS}"
+                )
+        case "title":
+            budget.check_size(8 * len(str(subject)))  # It makes an object of every word.
         case "sum":
             if any(not isinstance(arg, int | float | str | None) for arg in args):
                 raise TemplateLimitError("it sums lists, which takes long; numbers can be summed")
 
 
-def _has_wide_field(text: str) -> bool:
-    """Every character is looked at once: one expression for all of it would start anew at each of a million colons."""
+def _printf_fields(text: str) -> Iterator[str]:
+    """What `%` reads between a field's key and its type."""
     budget = _budget.get()
-    for field in _FIELD.finditer(text):
+    for field in _PRINTF_FIELD.finditer(text):
         budget.tick()
-        spec, nested = field.groups()
-        if nested or _WIDE.search(spec):
-            return True
-    return False
+        yield (field[1] or "") + field[2]
+
+
+def _format_fields(text: str) -> Iterator[str]:
+    """What `str.format` reads behind a field's colon."""
+    budget = _budget.get()
+    for _, _, spec, _ in Formatter().parse(text):
+        budget.tick()
+        yield spec or ""
 
 
 def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,18 +44,9 @@ class Array:
         address: int = self.stored.__array_interface__["data"][0]
         return address
 
-    def dim(self) -> int:
-        return self.stored.ndim
-
-    @overload
-    def stride(self) -> tuple[int, ...]: ...
-    @overload
-    def stride(self, dim: int) -> int: ...
-    def stride(self, dim: int | None = None) -> int | tuple[int, ...]:
+    def stride(self) -> tuple[int, ...]:
         """In elements."""
         size = self.stored.itemsize
-        if dim is not None:
-            return self.stored.strides[dim] // size
         return tuple(stride // size for stride in self.stored.strides)
 
     def is_contiguous(self) -> bool:
@@ -89,7 +80,7 @@ class Array:
         return self.split_with_sizes([size] * (chunks - 1) + [self.shape[dim] - size * (chunks - 1)], dim)
 
     def split_with_sizes(self, split_sizes: Sequence[int], dim: int = 0) -> list[Array]:
-        before = (slice(None),) * (dim % self.dim())
+        before = (slice(None),) * (dim % self.stored.ndim)
         bounds = pairwise(accumulate(split_sizes, initial=0))
         return [self._part(self.stored[(*before, slice(first, last))]) for first, last in bounds]
 

@@ -14,24 +14,12 @@ class CpuOps:
         self.tensors: Tensors = Arrays()
 
     use_num_threads = staticmethod(native_module.use_num_threads)
+    rms_norm = staticmethod(native_rows.rms_norm)
+    layer_norm = staticmethod(native_rows.layer_norm)
+    rope = staticmethod(native_rows.rope_)
+    activate = staticmethod(native_rows.activate)
+    gated = staticmethod(native_rows.gated)
+    softcap = staticmethod(native_rows.softcap)
 
     def embedding(self, token_ids: Array, weight: Array) -> Array:
         return native_rows.gather(weight, token_ids)
-
-    def rms_norm(self, x: Array, weight: Array, eps: float, residual: Array | None = None) -> Array:
-        return native_rows.rms_norm(x, weight, eps, residual)
-
-    def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
-        return native_rows.layer_norm(x, weight, bias, eps)
-
-    def rope(self, x: Array, cos: Array, sin: Array) -> Array:
-        return native_rows.rope_(x, cos, sin)
-
-    def activate(self, x: Array, kind: str) -> Array:
-        return native_rows.activate(x, kind)
-
-    def gated(self, gate: Array, up: Array, kind: str) -> Array:
-        return native_rows.gated(gate, up, kind)
-
-    def softcap(self, logits: Array, cap: float) -> Array:
-        return native_rows.softcap(logits, cap)

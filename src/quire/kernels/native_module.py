@@ -12,7 +12,7 @@ from typing import Any
 from quire.core.native import has_native_module
 from quire.errors import InvalidRequestError, QuireError
 from quire.host.cores import allowed_cores
-from quire.kernels.recording import current_recording
+from quire.kernels.recording import Arena, Recording, current_recording
 
 
 class _OfThread(threading.local):
@@ -75,6 +75,22 @@ def current_program(*, by_token: bool = False) -> Any:
     if not by_token:
         recording.arena.settle()
     return recording.program
+
+
+def new_recording(arena: Arena, num_rows: int = 0) -> Recording:
+    """Enter it, compute, leave it; then `run` its program, as often as wanted, with new numbers in the same tensors.
+
+    Programs that never run at the same time may share an arena. What is recorded for `num_rows` tokens is taken to be of one
+    token each row: all tokens have to be more, or as many.
+    """
+    return Recording(module().Program(num_rows), arena, thread_count())
+
+
+def run(recording: Recording, counts: tuple[int, int] | None = None) -> int:
+    """All that was recorded, or what concerns the first so many tokens, of the first so many rows. On no more threads than when it was
+    recorded, and on fewer for a while where members mostly waited for each other: returns on how many."""
+    num_threads: int = recording.program.run(min(thread_count(), recording.num_threads), counts)
+    return num_threads
 
 
 @cache

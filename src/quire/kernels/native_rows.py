@@ -18,9 +18,7 @@ def rms_norm(x: T, weight: Tensor, eps: float, residual: T | None = None) -> T:
     """x / rms(x) * weight over the last dimension of [T, D] or [T, H, D], contiguous; or added to `residual`
     [T, D], in its memory."""
     assert weight.dtype == x.dtype
-    heads = x.unsqueeze(1) if len(x.shape) == 2 else x
-    if heads.stride()[2] != 1:
-        heads = heads.contiguous()
+    heads = _heads(x)
     num_tokens, num_heads, width = heads.shape
     assert tuple(weight.shape) == (width,)
     if residual is None:
@@ -52,9 +50,7 @@ def rms_norm(x: T, weight: Tensor, eps: float, residual: T | None = None) -> T:
 
 def layer_norm(x: T, weight: Tensor, bias: Tensor | None, eps: float) -> T:
     """(x - mean) / std * weight + bias over the last dimension of [T, D] or [T, H, D], contiguous."""
-    heads = x.unsqueeze(1) if len(x.shape) == 2 else x
-    if heads.stride()[2] != 1:
-        heads = heads.contiguous()
+    heads = _heads(x)
     num_tokens, num_heads, width = heads.shape
     for parameter in (weight,) if bias is None else (weight, bias):
         assert parameter.dtype == x.dtype
@@ -64,7 +60,7 @@ def layer_norm(x: T, weight: Tensor, bias: Tensor | None, eps: float) -> T:
     module().layer_norm(
         current_program(by_token=True),
         isa=current_instruction_set(),
-        x=(heads.data_ptr(), heads.stride()[0], heads.stride()[1]),
+        x=_strided(heads),
         weight=weight.data_ptr(),
         bias=0 if bias is None else bias.data_ptr(),
         y=(y.data_ptr(), num_heads * width, width),
@@ -104,7 +100,7 @@ def rope_(x: T, cos: Tensor, sin: Tensor) -> T:
 
 def gated(gate: T, up: Tensor, kind: str) -> T:
     """activation(gate) * up, each [T, D]; `kind` is one of GATES."""
-    return _map_pairs("gated", gate, up, getattr(module().Activation, kind))
+    return _map_pairs("gated", gate, up, module().Activation[kind])
 
 
 def gated_halves(both: T, kind: str) -> T:
@@ -118,9 +114,9 @@ def activate(x: T, kind: str) -> T:
     return _map_values("activate", x, activation=module().Activation[kind])
 
 
-def softcap(x: T, cap: float) -> T:
-    """cap * tanh(x / cap), [T, D]."""
-    return _map_values("softcap", x, cap=cap)
+def softcap(logits: T, cap: float) -> T:
+    """cap * tanh(logits / cap), [T, D]."""
+    return _map_values("softcap", logits, cap=cap)
 
 
 def add(x: T, z: T) -> T:
@@ -130,23 +126,7 @@ def add(x: T, z: T) -> T:
 
 def scale(x: T, factor: float) -> T:
     """x * factor, [T, D]."""
-    assert x.stride()[1] == 1
-    num_tokens, width = x.shape
-    y = x.new_empty((num_tokens, width))
-    out = (y.data_ptr(), width, 0)
-    num_threads, bfloat16 = thread_count(), is_bfloat16(x)
-    module().scale(
-        current_program(by_token=True),
-        current_instruction_set(),
-        (x.data_ptr(), x.stride()[0], 0),
-        out,
-        num_tokens,
-        width,
-        factor,
-        bfloat16,
-        num_threads,
-    )
-    return y
+    return _map_values("scale", x, factor=factor)
 
 
 def gather(table: T, indices: Tensor) -> T:
@@ -210,6 +190,12 @@ def _map_values(kernel: str, x: T, **parameters: Any) -> T:
         **parameters,
     )
     return y
+
+
+def _heads(x: T) -> T:
+    """[T, D] as [T, 1, D]; the numbers of a head lie together."""
+    heads = x.unsqueeze(1) if len(x.shape) == 2 else x
+    return heads if heads.stride()[2] == 1 else heads.contiguous()
 
 
 def _strided(x: Tensor) -> tuple[int, int, int]:

@@ -10,14 +10,13 @@ import numpy.typing as npt
 
 from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType, is_bfloat16
-from quire.kernels.native_linear import DensePanels, dense_linear, quantized_linear
+from quire.kernels.native_linear import PackedWeight, linear
 from quire.kernels.native_module import current_instruction_set, current_program, module, thread_count
 from quire.kernels.native_steps import most_likely
 from quire.kernels.panels import PANEL, PanelLayout, QuantizedPanels, empty_panels
 from quire.kernels.weight_memory import empty_weight
 
 FINE = 32
-FINE_PART = 16.0
 GROUP = 32
 """As csrc/sketch.h says them."""
 
@@ -85,7 +84,7 @@ def sketch_rows_(sketch: Sketch, first: int, rows: Array) -> None:
     )
 
 
-def most_likely_by_sketch(x: Array, table: DensePanels | QuantizedPanels, sketch: Sketch) -> tuple[Array, Array, Array]:
+def most_likely_by_sketch(x: Array, table: PackedWeight, sketch: Sketch) -> tuple[Array, Array, Array]:
     """What `most_likely` says of all logits of x [T, K]: token ids, int64 [T], and their logits, float32 [T]; and which panels
     were multiplied, int64 [1 + whole panels], the first number how many."""
     layout = sketch.weight.layout
@@ -93,7 +92,7 @@ def most_likely_by_sketch(x: Array, table: DensePanels | QuantizedPanels, sketch
     x = x if x.stride()[1] == 1 else x.contiguous()
     ordered, bounds = _ordered(x, table, sketch)
     estimates = empty_array((num_tokens, vocab_size), DType.FLOAT32)
-    quantized_linear(ordered, sketch.weight, output=estimates)
+    linear(ordered, sketch.weight, output=estimates)
     guesses, _ = most_likely(estimates)
     known = empty_array((1 + num_tokens,), DType.INT64)
     module().panels_of(
@@ -104,7 +103,7 @@ def most_likely_by_sketch(x: Array, table: DensePanels | QuantizedPanels, sketch
         num_tokens=num_tokens,
     )
     logits = empty_array((num_tokens, vocab_size), DType.FLOAT32)
-    _multiply(x, table, logits, known)
+    linear(x, table, output=logits, panels=known)
     panels, scratch = (empty_array((count,), DType.INT64) for count in (1 + num_panels, num_panels + thread_count()))
     module().within_reach(
         current_program(),
@@ -121,7 +120,7 @@ def most_likely_by_sketch(x: Array, table: DensePanels | QuantizedPanels, sketch
         vocab_size=vocab_size,
         num_threads=thread_count(),
     )
-    _multiply(x, table, logits, panels)
+    linear(x, table, output=logits, panels=panels)
     token_ids, largest = empty_array((num_tokens,), DType.INT64), empty_array((num_tokens,), DType.FLOAT32)
     module().most_likely_of(
         current_program(),
@@ -136,7 +135,7 @@ def most_likely_by_sketch(x: Array, table: DensePanels | QuantizedPanels, sketch
     return token_ids, largest, panels
 
 
-def _ordered(x: Array, table: DensePanels | QuantizedPanels, sketch: Sketch) -> tuple[Array, Array]:
+def _ordered(x: Array, table: PackedWeight, sketch: Sketch) -> tuple[Array, Array]:
     """x in the sketch's order, float32 [T, W], and what bounds the estimates made of it, float32 [T, 2]."""
     width = sketch.weight.layout.num_inputs
     ordered, bounds = empty_array((len(x), width), DType.FLOAT32), empty_array((len(x), 2), DType.FLOAT32)
@@ -157,10 +156,3 @@ def _ordered(x: Array, table: DensePanels | QuantizedPanels, sketch: Sketch) -> 
         num_threads=thread_count(),
     )
     return ordered, bounds
-
-
-def _multiply(x: Array, table: DensePanels | QuantizedPanels, logits: Array, panels: Array) -> None:
-    if isinstance(table, QuantizedPanels):
-        quantized_linear(x, table, output=logits, panels=panels)
-    else:
-        dense_linear(x, table, output=logits, panels=panels)

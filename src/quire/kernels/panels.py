@@ -74,6 +74,14 @@ class QuantizedPanels:
     panels: Array
     layout: PanelLayout
 
+    @property
+    def num_outputs(self) -> int:
+        return self.layout.num_outputs
+
+    @property
+    def num_inputs(self) -> int:
+        return self.layout.num_inputs
+
 
 def empty_panels(layout: PanelLayout) -> QuantizedPanels:
     """Memory for a weight; `pack_blocks` and `round_to_panels` write it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import cast
 
 from quire.core.places import load_place
-from quire.errors import InvalidRequestError
 from quire.kernels.ops import Ops
 
 OPS = {
@@ -17,9 +16,5 @@ OPS = {
 
 
 def select_ops(name: str) -> Ops:
-    """The operator set of that name. Raises InvalidRequestError naming those there are."""
-    if name not in OPS:
-        raise InvalidRequestError(
-            f"There are no kernels named {name!r}; choose backend from {', '.join(OPS)}.", field="backend", value=name
-        )
+    """The operator set of that name."""
     return cast(Ops, load_place(OPS[name])())

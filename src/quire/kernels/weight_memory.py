@@ -9,24 +9,12 @@ from quire.kernels.array import Array, empty_array
 from quire.kernels.dtype import DType
 from quire.kernels.fresh_memory import LargePages
 
-
-class WeightMemory:
-    """Weights one after the other."""
-
-    def __init__(self) -> None:
-        self._pages = LargePages()
-
-    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        """Contiguous, on a cache line."""
-        num_bytes = math.prod(shape) * dtype.itemsize
-        if num_bytes == 0:
-            return empty_array(shape, dtype)
-        return Array(self._pages.take(num_bytes).view(dtype.stored).reshape(shape), dtype)
-
-
-_memory = WeightMemory()
+_pages = LargePages()
 
 
 def empty_weight(shape: tuple[int, ...], dtype: DType) -> Array:
     """Contiguous, on a cache line; what it holds is undefined."""
-    return _memory.empty(shape, dtype)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes == 0:
+        return empty_array(shape, dtype)
+    return Array(_pages.take(num_bytes).view(dtype.stored).reshape(shape), dtype)

@@ -1,6 +1,6 @@
-"""The skeleton all families share: embed, run the layers, normalize; project to the vocabulary on request.
+"""The skeleton all families share: embed, run the layers, normalize. The head projects to the vocabulary, on request.
 
-Shapes: T tokens of the step, L of them wanted, D hidden_size, E embedding_dim (D but for OPT-350m), V vocab_size.
+Shapes: T tokens of the step, L of them wanted, D hidden_size, E embedding_dim (D but for OPT-350m).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SandwichNormLayer:
 class Decoder:
     """`positions` are learned ones; `ropes` the distinct rotary embeddings that layers refer to by place.
 
-    `input_projection` (E -> D) and `output_projection` (D -> E) are there where E differs from D.
+    `input_projection` (E -> D) is there where E differs from D.
     """
 
     config: ModelConfig
@@ -87,7 +87,6 @@ class Decoder:
     ropes: Sequence[RotaryEmbedding] = ()
     positions: Positions | None = None
     input_projection: Linear | None = None
-    output_projection: Linear | None = None
 
     def forward(self, batch: ForwardBatch, kv: list[LayerKVCache]) -> Tensor:
         """Hidden states [L, D] of the last layer's queries; writes the step's K and V into `kv`, one cache a layer."""
@@ -103,33 +102,6 @@ class Decoder:
         """Make all tables for positions below `longest`: they stay where they are from then on."""
         for rope in self.ropes:
             rope.reach(longest)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[L, D] -> float32 [L, V]."""
-        if self.output_projection is not None:
-            hidden = self.output_projection.forward(hidden)
-        return self.head.forward(hidden)
-
-    @property
-    def needs_logits(self) -> bool:
-        """Whether the most likely tokens can only be told from all logits."""
-        return self.head.needs_logits
-
-    def most_likely(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The argmax of each row of logits, int64 [L], and its logit, float32 [L]; not where it `needs_logits`."""
-        if self.output_projection is not None:
-            hidden = self.output_projection.forward(hidden)
-        return self.head.most_likely(hidden)
-
-    def prepare_search(self) -> bool:
-        """Whether `search_for` can be called; where it will be later, some part of what it needs is made."""
-        return self.head.search is not None and self.head.search.prepare()
-
-    def search_for(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What `most_likely` says, and few logits are computed."""
-        if self.output_projection is not None:
-            hidden = self.output_projection.forward(hidden)
-        return self.head.search_for(hidden)
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         x = self.embedding.forward(batch.token_ids)

@@ -114,18 +114,13 @@ class WeightLoader:
 
     def float_rows(self, name: str, num_rows: int, *, transposed: bool) -> Iterator[npt.NDArray[np.float32]]:
         """A tensor, or its transpose, as float32, so many rows at a time. Raises CheckpointError (see `fill`)."""
-        stored = self._stored_name(name)
-        info = self._source.info(stored)
         if transposed:
-            whole = np.concatenate([widened(chunk, info.dtype) for _, chunk in self._finite_chunks(name)]).T
+            whole = np.concatenate(list(self._float_chunks(name))).T
             for start in range(0, len(whole), num_rows):
                 yield whole[start : start + num_rows]
         else:
-            for start in range(0, info.shape[0], num_rows):
-                chunk = self._source.read(stored, start, min(start + num_rows, info.shape[0]))
-                self._check_finite(name, chunk, "float32")
-                yield widened(chunk, info.dtype)
-        self._left.discard(stored)
+            yield from self._float_chunks(name, num_rows)
+        self._left.discard(self._stored_name(name))
 
     def drop_copy(self, name: str, first: str, shape: tuple[int, ...]) -> None:
         """Accept a second copy of the tensor `first` that the config says is shared.
@@ -165,18 +160,19 @@ class WeightLoader:
     def _stored_name(self, name: str) -> str:
         return name if name in self._names else name.removeprefix(self._prefix)
 
-    def _chunks(self, name: str) -> Iterator[tuple[int, Numbers]]:
-        """(first row, rows) of a tensor, as WeightSource.read has them."""
+    def _chunks(self, name: str, num_rows: int | None = None) -> Iterator[tuple[int, Numbers]]:
+        """(first row, rows) of a tensor, as WeightSource.read has them; so many rows at a time, or CHUNK_BYTES."""
         stored = self._stored_name(name)
-        info = self._source.info(stored)
-        step = max(1, CHUNK_BYTES // (4 * max(1, math.prod(info.shape[1:]))))
-        for start in range(0, info.shape[0], step):
-            yield start, self._source.read(stored, start, min(start + step, info.shape[0]))
+        shape = self._source.info(stored).shape
+        step = num_rows or max(1, CHUNK_BYTES // (4 * max(1, math.prod(shape[1:]))))
+        for start in range(0, shape[0], step):
+            yield start, self._source.read(stored, start, min(start + step, shape[0]))
 
-    def _finite_chunks(self, name: str) -> Iterator[tuple[int, Numbers]]:
-        for start, chunk in self._chunks(name):
+    def _float_chunks(self, name: str, num_rows: int | None = None) -> Iterator[npt.NDArray[np.float32]]:
+        dtype = self._source.info(self._stored_name(name)).dtype
+        for _, chunk in self._chunks(name, num_rows):
             self._check_finite(name, chunk, "float32")
-            yield start, chunk
+            yield widened(chunk, dtype)
 
     def _check_finite(self, name: str, chunk: Numbers, dtype: Any) -> None:
         """Of what was read, and of what it becomes when rounded to `dtype`."""

@@ -27,8 +27,11 @@ def build(parts: ModelParts) -> Decoder:
         input_projection=parts.linear([PREFIX + "project_in"], [size], width, bias=False) if width else None,
         layers=[_layer(parts, layer) for layer in range(config.num_layers)],
         final_norm=parts.norm(PREFIX + "final_layer_norm") if config.final_norm else None,
-        output_projection=parts.linear([PREFIX + "project_out"], [width], size, bias=False) if width else None,
-        head=parts.head("lm_head", embedding),
+        head=parts.head(
+            "lm_head",
+            embedding,
+            projection=parts.linear([PREFIX + "project_out"], [width], size, bias=False) if width else None,
+        ),
     )
 
 

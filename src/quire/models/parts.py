@@ -97,8 +97,9 @@ class ModelParts:
         """Accept a tensor (by its whole name) that the model is known to do without."""
         self._loader.pass_over(name)
 
-    def head(self, name: str, embedding: Embedding) -> Head:
-        """The projection to the vocabulary, which shares the memory of `embedding`, the last that was made, where the config ties them."""
+    def head(self, name: str, embedding: Embedding, projection: Linear | None = None) -> Head:
+        """The projection to the vocabulary, which shares the memory of `embedding`, the last that was made, where the config ties them;
+        after `projection` to the embedding's width."""
         table, name = embedding.table, f"{name}.weight"
         width = self.config.embedding_dim or self.config.hidden_size
         if not self.config.tie_word_embeddings:
@@ -106,7 +107,7 @@ class ModelParts:
         elif self._loader.has(name):
             self._loader.drop_copy(name, self._embedding_name, (self.config.vocab_size, width))
         softcap = self.config.final_logit_softcap
-        return Head(self._ops, table, softcap, self._method.search(table) if softcap is None else None)
+        return Head(self._ops, table, projection, softcap, self._method.search(table) if softcap is None else None)
 
     def ropes(self) -> list[RotaryEmbedding]:
         """The distinct rotary embeddings of the layers."""

@@ -75,9 +75,11 @@ def load_model(
     Raises CheckpointError where files and config do not fit together.
     """
     family = families[checkpoint.config.family]
-    weights: AbstractContextManager[QuantMethod] = nullcontext(select_method(ops, dtype, quantization))
-    if keep_packed:
-        weights = kept_weights(select_packed_method(quantization), checkpoint, dtype, quantization)
+    weights: AbstractContextManager[QuantMethod] = (
+        kept_weights(select_packed_method(quantization), checkpoint, dtype, quantization)
+        if keep_packed
+        else nullcontext(select_method(ops, dtype, quantization))
+    )
     with closing(checkpoint.open_weights()) as source, weights as method:
         loader = WeightLoader(source, checkpoint.name, ops.tensors, dtype, family.prefix)
         parts = ModelParts(

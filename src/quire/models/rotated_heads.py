@@ -21,28 +21,15 @@ SMALLEST_HEAD = 32
 """That is rotated by itself: in a smaller one few values would meet."""
 
 
-@dataclass(frozen=True, slots=True)
 class RotatedHeads:
     """A StoredWeight that is read as floats: `part`, whose outputs are heads of values; or `inputs_rotated`, whose inputs are."""
 
-    part: StoredWeight
-    head_dim: int
-    inputs_rotated: bool
-
-    @property
-    def name(self) -> str:
-        return self.part.name
-
-    @property
-    def num_outputs(self) -> int:
-        return self.part.num_outputs
-
-    @property
-    def num_inputs(self) -> int:
-        return self.part.num_inputs
-
-    def pass_over(self) -> None:
-        self.part.pass_over()
+    def __init__(self, part: StoredWeight, head_dim: int, inputs_rotated: bool) -> None:
+        self.name, self.num_outputs, self.num_inputs = part.name, part.num_outputs, part.num_inputs
+        self.inputs_rotated = inputs_rotated
+        self.pass_over = part.pass_over
+        self._part = part
+        self._head_dim = head_dim
 
     def fill(self, destination: Any) -> None:
         raise AssertionError("a method that rotates heads rounds floats")
@@ -50,9 +37,9 @@ class RotatedHeads:
     def floats(self, num_rows: int) -> Iterator[npt.NDArray[np.float32]]:
         """Whole heads of outputs at a time: as many as fit, or one."""
         if not self.inputs_rotated:
-            num_rows = max(1, num_rows // self.head_dim) * self.head_dim
-        for rows in self.part.floats(num_rows):
-            yield rotated_heads(rows, self.head_dim, axis=1 if self.inputs_rotated else 0)
+            num_rows = max(1, num_rows // self._head_dim) * self._head_dim
+        for rows in self._part.floats(num_rows):
+            yield rotated_heads(rows, self._head_dim, axis=1 if self.inputs_rotated else 0)
 
     def blocks(self, fill: Callable[[BlockRows], bool]) -> bool:
         return False

@@ -5,19 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quire.checkpoint.gguf.block_codes import BlockRows
 from quire.core.quantization import TABLE_ROUNDING, Rounding
-from quire.kernels.array import Array, empty_array
+from quire.kernels.array import Array
 from quire.kernels.dtype import DType
-from quire.kernels.native_linear import (
-    DensePanels,
-    panel_rows,
-    quantized_gated,
-    quantized_linear,
-    quantized_most_likely,
-)
+from quire.kernels.native_linear import PackedWeight, linear, linear_gated
 from quire.kernels.native_rows import gated_halves
 from quire.kernels.panels import (
     PANEL,
@@ -32,9 +25,9 @@ from quire.kernels.panels import (
     round_to_panels,
 )
 from quire.kernels.tensor import Normalized
-from quire.quantization.method import StoredWeight, Table
-from quire.quantization.panels import FloatPanels
-from quire.quantization.sketch import PackedTable, SketchSearch
+from quire.quantization.method import StoredWeight
+from quire.quantization.panels import FloatPanels, PanelsTable
+from quire.quantization.sketch import SketchSearch
 
 EmptyPanels = Callable[[PanelLayout], QuantizedPanels]
 
@@ -44,11 +37,11 @@ VALUES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Some outputs of a layer; `weight` is panels, or what the method for the others made."""
+    """Some outputs of a layer."""
 
     first: int
     last: int
-    weight: Any
+    weight: PackedWeight
 
 
 class FewBits(ABC):
@@ -84,35 +77,24 @@ class FewBits(ABC):
     ) -> Array:
         rows: Array = x.x if isinstance(x, Normalized) else x
         y = rows.new_empty((rows.shape[0], weight[-1].last)) if residual is None else residual
-        adds = residual is not None
         for segment in weight:
             part = slice(segment.first, segment.last)
             its_bias = None if bias is None else bias[part]
-            if isinstance(segment.weight, QuantizedPanels):
-                quantized_linear(x, segment.weight, its_bias, y[:, part], adds=adds)
-            else:
-                self._others.apply_into(y[:, part], rows, segment.weight, its_bias, adds=adds)
+            linear(x, segment.weight, its_bias, y[:, part], adds=residual is not None)
         return y
 
     def apply_gated(self, x: Array | Normalized, weight: list[Segment], bias: Array | None, kind: str) -> Array:
-        if bias is None and len(weight) == 1 and isinstance(weight[0].weight, QuantizedPanels):
-            return quantized_gated(x, weight[0].weight, kind)
+        if bias is None and len(weight) == 1:
+            return linear_gated(x, weight[0].weight, kind)
         return gated_halves(self.apply(x, weight, bias), kind)
 
-    def load_table(self, part: StoredWeight, dtype: DType) -> Table:
-        return self.table(self.load_table_weight(part, dtype), dtype)
+    def load_table(self, part: StoredWeight, dtype: DType) -> PanelsTable:
+        return PanelsTable(self.load_table_weight(part, dtype), dtype)
 
-    def load_table_weight(self, part: StoredWeight, dtype: DType) -> QuantizedPanels | DensePanels:
+    def load_table_weight(self, part: StoredWeight, dtype: DType) -> PackedWeight:
         return self.panels(part, empty_panels, of_table=True) or self._others.load_table_weight(part, dtype)
 
-    def table(self, weight: QuantizedPanels | DensePanels, dtype: DType) -> Table:
-        return (
-            QuantizedPanelsTable(weight, dtype)
-            if isinstance(weight, QuantizedPanels)
-            else self._others.table(weight, dtype)
-        )
-
-    def search(self, table: PackedTable) -> SketchSearch | None:
+    def search(self, table: PanelsTable) -> SketchSearch | None:
         return self._others.search(table)
 
 
@@ -169,24 +151,6 @@ def _rounded_layout(part: StoredWeight, rounding: Rounding, group_size: int) -> 
     )
 
 
-class QuantizedPanelsTable:
-    """A Table of few bits."""
-
-    def __init__(self, weight: QuantizedPanels, dtype: DType) -> None:
-        self.weight = weight
-        self._dtype = dtype
-
-    def rows(self, indices: Array) -> Array:
-        return panel_rows(self.weight, indices, self._dtype)
-
-    def logits(self, x: Array) -> Array:
-        output = empty_array((x.shape[0], self.weight.layout.num_outputs), DType.FLOAT32)
-        return quantized_linear(x, self.weight, output=output)
-
-    def most_likely(self, x: Array) -> tuple[Array, Array]:
-        return quantized_most_likely(x, self.weight)
-
-
 def _join(segments: Sequence[Segment]) -> list[Segment]:
     """Neighbours of one layout become one segment: one call instead of several."""
     runs: list[list[Segment]] = []
@@ -195,13 +159,15 @@ def _join(segments: Sequence[Segment]) -> list[Segment]:
             runs[-1].append(segment)
         else:
             runs.append([segment])
-    return [
-        run[0] if len(run) == 1 else Segment(run[0].first, run[-1].last, join_panels([part.weight for part in run]))
-        for run in runs
-    ]
+    return [run[0] if len(run) == 1 else _joined(run) for run in runs]
 
 
-def _can_follow(first: Any, second: Any) -> bool:
+def _joined(run: Sequence[Segment]) -> Segment:
+    weights = [segment.weight for segment in run if isinstance(segment.weight, QuantizedPanels)]
+    return Segment(run[0].first, run[-1].last, join_panels(weights))
+
+
+def _can_follow(first: PackedWeight, second: PackedWeight) -> bool:
     return (
         isinstance(first, QuantizedPanels)
         and isinstance(second, QuantizedPanels)

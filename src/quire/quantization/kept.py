@@ -29,7 +29,8 @@ from quire.errors import QuireError
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
 from quire.kernels.native_module import current_instruction_set
-from quire.quantization.method import PackedMethod, StoredWeight, Table
+from quire.quantization.method import PackedMethod, StoredWeight
+from quire.quantization.panels import PanelsTable
 from quire.quantization.pieces import Piece, empty_piece, pieces_of, weight_of
 
 logger = logging.getLogger("quire")
@@ -88,12 +89,12 @@ class KeptWeights:
             self._add(parts, found)
         return found
 
-    def load_table(self, part: StoredWeight, dtype: DType) -> Table:
+    def load_table(self, part: StoredWeight, dtype: DType) -> PanelsTable:
         found = self._restore([part])
         if found is None:
             found = self._method.load_table_weight(part, dtype)
             self._add([part], found)
-        return self._method.table(found, dtype)
+        return PanelsTable(found, dtype)
 
     def commit(self) -> None:
         """Put what was written in its place."""

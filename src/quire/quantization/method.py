@@ -98,9 +98,7 @@ class PackedMethod(QuantMethod, Protocol):
     """One of the native kernels', whose weights are pieces of memory (pieces.py)."""
 
     def load_table_weight(self, part: StoredWeight, dtype: Any) -> Any:
-        """What `table` reads."""
-
-    def table(self, weight: Any, dtype: Any) -> Table: ...
+        """What `load_table` makes a table of."""
 
 
 def load_dense(parts: Sequence[StoredWeight], dtype: Any, tensors: Tensors) -> Any:

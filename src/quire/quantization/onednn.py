@@ -17,9 +17,9 @@ class OneDNN(Unquantized):
     """Values and dtype stay; only their order in memory changes. The loaded weight is dropped."""
 
     @staticmethod
-    def runs(ops: str, dtype: torch.dtype) -> bool:
-        """Where torch multiplies, in a dtype that this CPU multiplies in itself."""
-        return ops == "torch" and torch._C._has_mkldnn and multiplies_natively(dtype, cpu_capabilities())
+    def multiplies(dtype: torch.dtype) -> bool:
+        """Where this CPU multiplies in the dtype itself."""
+        return torch._C._has_mkldnn and multiplies_natively(dtype, cpu_capabilities())
 
     def load(self, parts: Sequence[StoredWeight], dtype: torch.dtype) -> torch.Tensor:
         packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(

@@ -9,7 +9,7 @@ import msgspec
 
 from quire.kernels.array import Array
 from quire.kernels.dtype import DType
-from quire.kernels.native_linear import DensePanels, dense_shape
+from quire.kernels.native_linear import DensePanels, PackedWeight, dense_shape
 from quire.kernels.panels import PanelLayout, QuantizedPanels
 from quire.kernels.weight_memory import empty_weight
 from quire.quantization.few_bits import Segment
@@ -53,15 +53,14 @@ def empty_piece(piece: Piece) -> Array:
     return empty_weight(dense_shape(piece.last - piece.first, piece.num_inputs, dtype), dtype)
 
 
-def _piece(weight: DensePanels | QuantizedPanels, first: int, *, alone: bool) -> tuple[Piece, Array]:
-    if isinstance(weight, QuantizedPanels):
-        layout = weight.layout
-        return Piece(first, first + layout.num_outputs, layout.num_inputs, alone, layout=layout), weight.panels
+def _piece(weight: PackedWeight, first: int, *, alone: bool) -> tuple[Piece, Array]:
     last = first + weight.num_outputs
+    if isinstance(weight, QuantizedPanels):
+        return Piece(first, last, weight.num_inputs, alone, layout=weight.layout), weight.panels
     return Piece(first, last, weight.num_inputs, alone, dtype=str(weight.dtype)), weight.memory
 
 
-def _weight(piece: Piece, memory: Array) -> DensePanels | QuantizedPanels:
+def _weight(piece: Piece, memory: Array) -> PackedWeight:
     if piece.layout is not None:
         return QuantizedPanels(memory, piece.layout)
     return DensePanels(memory, piece.last - piece.first, piece.num_inputs)

@@ -25,11 +25,11 @@ METHODS: dict[str, Callable[[FloatPanels], PackedMethod]] = {
 
 def select_method(ops: Ops, dtype: Any, quantization: Quantization) -> QuantMethod:
     """How linear layers keep their weights with these operators: as the fastest that multiplies this dtype wants them."""
-    if FloatPanels.runs(ops.name, dtype):
+    if ops.name == "cpu":
         return select_packed_method(quantization)
     assert quantization == "none", "plan/ leaves other weights to the native kernels"
     dense = cast(DenseOps, ops)
-    if ops.name == "torch" and load_place(ONEDNN).runs(ops.name, dtype):
+    if ops.name == "torch" and load_place(ONEDNN).multiplies(dtype):
         return cast(QuantMethod, load_place(ONEDNN)(dense))
     return Unquantized(dense)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from quire.kernels.array import Array, widened
 from quire.kernels.dtype import DType
-from quire.kernels.native_linear import DensePanels, panel_rows
-from quire.kernels.native_sketch import FINE, Sketch, can_sketch, empty_sketch, most_likely_by_sketch, sketch_rows_
-from quire.kernels.panels import PANEL, QuantizedPanels
+from quire.kernels.native_linear import PackedWeight, weight_rows
+from quire.kernels.native_sketch import FINE, Sketch, empty_sketch, most_likely_by_sketch, sketch_rows_
+from quire.kernels.panels import PANEL
 
 WEIGHTS_AT_ONCE = 2**20
 """Sketched in about the time of a step."""
@@ -20,25 +19,13 @@ SAMPLED_ROWS = 2048
 """Which say what columns are large."""
 
 
-class PackedTable(Protocol):
-    """A Table of the native kernels."""
-
-    weight: DensePanels | QuantizedPanels
-
-    def rows(self, indices: Array) -> Array: ...
-
-
 class SketchSearch:
     """A Search. The sketch is made a part at a time: nobody waits for it, and who never asks does without."""
 
-    def __init__(self, table: PackedTable) -> None:
+    def __init__(self, table: PackedWeight) -> None:
         self._table = table
         self._sketch: Sketch | None = None
         self._parts = sketch_in_parts(table)
-
-    @staticmethod
-    def works(table: PackedTable) -> bool:
-        return can_sketch(_shape(table)[1])
 
     def prepare(self) -> bool:
         if self._sketch is None:
@@ -47,38 +34,26 @@ class SketchSearch:
 
     def most_likely(self, x: Array) -> tuple[Array, Array]:
         assert self._sketch is not None
-        token_ids, logits, _ = most_likely_by_sketch(x, self._table.weight, self._sketch)
+        token_ids, logits, _ = most_likely_by_sketch(x, self._table, self._sketch)
         return token_ids, logits
 
 
-def sketch_in_parts(table: PackedTable) -> Iterator[Sketch | None]:
+def sketch_in_parts(table: PackedWeight) -> Iterator[Sketch | None]:
     """None after each part but the last, then the whole."""
-    vocab_size, num_inputs = _shape(table)
-    sketch = empty_sketch(vocab_size, _largest_columns(table), num_inputs)
-    size = max(1, WEIGHTS_AT_ONCE // (num_inputs * PANEL)) * PANEL
-    for first in range(0, vocab_size, size):
-        sketch_rows_(sketch, first, _rows(table, np.arange(first, min(first + size, vocab_size))))
-        yield sketch if first + size >= vocab_size else None
+    sketch = empty_sketch(table.num_outputs, _largest_columns(table), table.num_inputs)
+    size = max(1, WEIGHTS_AT_ONCE // (table.num_inputs * PANEL)) * PANEL
+    for first in range(0, table.num_outputs, size):
+        sketch_rows_(sketch, first, _rows(table, np.arange(first, min(first + size, table.num_outputs))))
+        yield sketch if first + size >= table.num_outputs else None
 
 
-def _shape(table: PackedTable) -> tuple[int, int]:
-    """[V, K]."""
-    shaped = table.weight.layout if isinstance(table.weight, QuantizedPanels) else table.weight
-    return shaped.num_outputs, shaped.num_inputs
-
-
-def _largest_columns(table: PackedTable) -> npt.NDArray[np.int64]:
-    vocab_size, _ = _shape(table)
-    sample = _rows(table, np.linspace(0, vocab_size - 1, min(SAMPLED_ROWS, vocab_size)).astype(np.int64))
+def _largest_columns(table: PackedWeight) -> npt.NDArray[np.int64]:
+    places = np.linspace(0, table.num_outputs - 1, min(SAMPLED_ROWS, table.num_outputs)).astype(np.int64)
+    sample = _rows(table, places)
     numbers = widened(sample.stored, sample.dtype)
     return np.argsort(-np.einsum("rk,rk->k", numbers, numbers), kind="stable")[:FINE]
 
 
-def _rows(table: PackedTable, indices: npt.NDArray[np.int64]) -> Array:
+def _rows(table: PackedWeight, indices: npt.NDArray[np.int64]) -> Array:
     """As they are multiplied: those of few bits are not rounded to the model's dtype."""
-    places = Array(indices, DType.INT64)
-    return (
-        panel_rows(table.weight, places, DType.FLOAT32)
-        if isinstance(table.weight, QuantizedPanels)
-        else table.rows(places)
-    )
+    return weight_rows(table, Array(indices, DType.INT64), DType.FLOAT32)

@@ -9,9 +9,9 @@ import numpy as np
 
 from quire.attention.cpu_encoder import TextBlocks, TextTables
 from quire.attention.forward_batch import ForwardBatch
-from quire.kernels import native
+from quire.kernels import native_module
 from quire.kernels.array import Array, int64_zeros
-from quire.kernels.native_texts import BLOCK_SIZE
+from quire.kernels.native_attention import TEXT_BLOCK_SIZE
 from quire.kernels.recording import Arena, NotRecordable, Recording
 from quire.models.registry import Encoder
 
@@ -27,7 +27,7 @@ class EncodeProgram:
 
     def __init__(self, model: Encoder, max_model_len: int) -> None:
         self._model = model
-        self._tables = TextTables.with_room(MAX_TOKENS // BLOCK_SIZE + MAX_TEXTS, MAX_TEXTS, max_model_len)
+        self._tables = TextTables.with_room(MAX_TOKENS // TEXT_BLOCK_SIZE + MAX_TEXTS, MAX_TEXTS, max_model_len)
         self._token_ids = int64_zeros(MAX_TOKENS)
         self._positions = int64_zeros(MAX_TOKENS)
         self._recorded: tuple[Recording, Array] | None = None
@@ -48,7 +48,7 @@ class EncodeProgram:
         self._tables.fill(lengths)
         self._token_ids.stored[:num_tokens] = np.concatenate([np.array(text, np.int64) for text in texts])
         self._positions.stored[:num_tokens] = np.concatenate([np.arange(length) for length in lengths])
-        native.run(recording, (num_tokens, len(texts)))
+        native_module.run(recording, (num_tokens, len(texts)))
         return hidden[:num_tokens]
 
     def _record(self) -> tuple[Recording, Array]:
@@ -62,7 +62,7 @@ class EncodeProgram:
             layer_groups=[],
             scratch={"cpu": TextBlocks(self._tables)},
         )
-        recording = native.new_recording(Arena())
+        recording = native_module.new_recording(Arena())
         with recording:
             hidden = self._model.forward(batch)
         return recording, hidden

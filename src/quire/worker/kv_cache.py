@@ -36,12 +36,9 @@ class KVCache:
         self.config = config
         spec = config.groups[0].spec
         shape = (config.num_blocks, config.block_size, spec.num_kv_heads, values_per_head(spec.head_dim, dtype))
-        own = tensors.dtype(dtype)
-        if touched_by_threads:
-            make = partial(tensors.zeros, shape, own, touched=True)
-            made = _side_by_side(make, 2 * config.slots_per_block, touched_by_threads)
-        else:
-            made = [tensors.zeros(shape, own) for _ in range(2 * config.slots_per_block)]
+        make = partial(tensors.zeros, shape, tensors.dtype(dtype), touched=touched_by_threads > 0)
+        count = 2 * config.slots_per_block
+        made = _side_by_side(make, count, touched_by_threads) if touched_by_threads else [make() for _ in range(count)]
         self.slots = [LayerKVCache(key, value) for key, value in zip(made[::2], made[1::2], strict=True)]
         slot_of_layer = {layer: slot for group in config.groups for slot, layer in enumerate(group.layers)}
         self.layers = [self.slots[slot_of_layer[layer]] for layer in range(num_layers)]

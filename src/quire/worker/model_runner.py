@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -118,7 +117,7 @@ class ModelRunner:
 
     def _all_logits(self, hidden: Any) -> Float32Array:
         """[L, D] -> [L, V]."""
-        return self._tensors.numbers(self._model.logits(hidden))
+        return self._tensors.numbers(self._model.head.logits(hidden))
 
     def _prompt_logprobs(self, plan: RowPlan, row: SamplingRow, step: ComputedStep, i: int) -> list[TokenLogprobs]:
         """Of the prompt's tokens after those that row i of the step computed."""
@@ -126,12 +125,8 @@ class ModelRunner:
         found: list[TokenLogprobs] = []
         end = min(plan.start + plan.num_tokens, row.num_prompt_tokens - 1)
         offset = step.query_starts[i] - plan.start
-        for first, last in _chunks(plan.start, end):
+        for first in range(plan.start, end, PROMPT_LOGPROBS_CHUNK):
+            last = min(first + PROMPT_LOGPROBS_CHUNK, end)
             logits = self._all_logits(step.hidden[offset + first : offset + last])
             found += self._sampler.prompt_logprobs(logits, row.token_ids[first + 1 : last + 1], row.num_prompt_logprobs)
         return found
-
-
-def _chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    for first in range(start, stop, PROMPT_LOGPROBS_CHUNK):
-        yield first, min(first + PROMPT_LOGPROBS_CHUNK, stop)

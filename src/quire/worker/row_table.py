@@ -43,11 +43,11 @@ class RowTable:
     ) -> None:
         self._grammars = grammars
         self._max_model_len = max_model_len
-        self._max_blocks = -(-max_model_len // config.block_size)
+        max_blocks = -(-max_model_len // config.block_size)
         self.tokens: Int64Array = np.zeros((max_num_rows, max_model_len), np.int64)
         self._tokens = self.tokens.data
         """The same, for single numbers: numpy needs ten times as long for each."""
-        self.tables: list[Int64Array] = [np.zeros((max_num_rows, self._max_blocks), np.int64) for _ in config.groups]
+        self.tables: list[Int64Array] = [np.zeros((max_num_rows, max_blocks), np.int64) for _ in config.groups]
         self._free_rows = list(range(max_num_rows - 1, -1, -1))
         self.rows: dict[int, Row] = {}
 

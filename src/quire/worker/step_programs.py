@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 from quire.config import MAX_RECORDED_TOKENS as MAX_TOKENS
 from quire.core.step import StepPlan
-from quire.kernels import native
+from quire.kernels import native_module
 from quire.kernels.array import Array
 from quire.kernels.fresh_memory import LargePages
 from quire.kernels.native_steps import most_likely
@@ -32,17 +32,9 @@ MAX_ROWS_TO_SEARCH = 4
 """Of those whose most likely tokens are wanted, and no logits: with more a search multiplies too much (docs/lab.md)."""
 
 
-class StepProgram(Protocol):
-    @property
-    def recording(self) -> Recording: ...
-
-    def computed(self, plan: StepPlan) -> ComputedStep:
-        """What it wrote when it was run for this step."""
-
-
 @dataclass(frozen=True, slots=True)
 class AllTokens:
-    """`hidden` is that of all tokens."""
+    """`hidden` is that of all tokens. `computed`: what the program wrote when it was run for this step."""
 
     recording: Recording
     hidden: Array
@@ -111,7 +103,7 @@ class StepPrograms:
         large_pages: bool,
     ) -> None:
         self._model = model
-        self._needs_logits = model.needs_logits
+        self._needs_logits = model.head.needs_logits
         self._kv = kv
         self._table = table
         # Fewer than tokens: by its number a kernel's program knows what it is of.
@@ -138,10 +130,10 @@ class StepPrograms:
             return None
         assert self._inputs is not None, "a program was recorded with them"
         self._inputs.fill(self._table, plan.rows, rows)
-        native.run(program.recording, (num_tokens, num_rows))
+        native_module.run(program.recording, (num_tokens, num_rows))
         return program.computed(plan)
 
-    def _program_for(self, plan: StepPlan, rows: list[Row]) -> StepProgram:
+    def _program_for(self, plan: StepPlan, rows: list[Row]) -> AllTokens | LastTokens:
         one_token = plan.num_tokens == len(rows) <= MAX_ROWS_TO_LOGITS
         if not one_token and all_hidden_wanted(plan.rows, rows):
             return self._all_tokens_program()
@@ -159,29 +151,29 @@ class StepPrograms:
                 if self._needs_logits or not row.sampling.takes_most_likely:
                     return Wanted.LOGITS if len(rows) <= MAX_ROWS_TO_LOGITS else Wanted.NOTHING
         if wanted is Wanted.MOST_LIKELY and one_token and len(rows) <= MAX_ROWS_TO_SEARCH:
-            self._can_search = self._can_search or self._model.prepare_search()
+            self._can_search = self._can_search or self._model.head.prepare_search()
             return Wanted.SEARCHED if self._can_search else wanted
         return wanted
 
     def _record(self, one_token: bool, wanted: Wanted) -> LastTokens:
         num_rows, inputs = min(_most_rows(one_token, wanted), self._max_rows), self._prepared_inputs()
         if one_token:
-            batch, recording = inputs.batch(num_rows, num_rows), native.new_recording(self._arena)
+            batch, recording = inputs.batch(num_rows, num_rows), native_module.new_recording(self._arena)
         else:
             batch = inputs.batch_of_last_tokens(MAX_TOKENS, num_rows)
-            recording = native.new_recording(self._arena, num_rows)
+            recording = native_module.new_recording(self._arena, num_rows)
         logits: Any = None
         best: tuple[Any, Any] | None = None
         with recording:
             hidden: Any = self._model.forward(batch, self._kv.layers)
             match wanted:
                 case Wanted.LOGITS:
-                    logits = self._model.logits(hidden)
+                    logits = self._model.head.logits(hidden)
                     best = most_likely(logits)
                 case Wanted.MOST_LIKELY:
-                    best = self._model.most_likely(hidden)
+                    best = self._model.head.most_likely(hidden)
                 case Wanted.SEARCHED:
-                    best = self._model.search_for(hidden)
+                    best = self._model.head.search_for(hidden)
                 case Wanted.NOTHING:
                     pass
         return LastTokens(
@@ -194,7 +186,7 @@ class StepPrograms:
     def _all_tokens_program(self) -> AllTokens:
         if self._all_tokens is None:
             batch = self._prepared_inputs().batch(MAX_TOKENS, self._max_rows)
-            recording = native.new_recording(self._arena)
+            recording = native_module.new_recording(self._arena)
             with recording:
                 hidden: Any = self._model.forward(batch, self._kv.layers)
             self._all_tokens = AllTokens(recording, _lent(hidden))

@@ -88,21 +88,6 @@ class CallersThread(Generic[Plan, Result]):
         self._steps.clear()
 
 
-class OnStepThread(Generic[Plan, Result]):
-    """What an executor of one worker in this process does for its engine."""
-
-    def __init__(self, thread: StepThread[Plan, Result], execute: Callable[[Plan], Result]) -> None:
-        self._thread = thread
-        self._execute = execute
-        self.collect = thread.collect
-
-    def submit(self, plan: Plan) -> None:
-        self._thread.submit(self._execute, plan)
-
-    def shutdown(self) -> None:
-        self._thread.shutdown()
-
-
 def step_thread(config: WorkerConfig) -> StepThread[Any, Any]:
     return OwnThread() if config.own_thread else CallersThread()
 

@@ -1,18 +1,20 @@
-"""Native attention, the KV it reads, and recordings of kernels (csrc/), called with tensors: torch's, or the kernels' own (array.py)."""
+"""Native attention and the K and V that it reads (csrc/), called with tensors: torch's, or the kernels' own (array.py)."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
 from quire.core.kv_layout import values_per_head
-from quire.core.native import MAX_HEADS_PER_KV_HEAD
+from quire.core.native import KEYS_PER_PANEL, MAX_HEADS_PER_KV_HEAD
 from quire.kernels.array import empty_array
 from quire.kernels.dtype import DType, dtype_of, is_bfloat16
 from quire.kernels.native_module import current_instruction_set, current_program, module, thread_count
-from quire.kernels.recording import Arena, Recording
 from quire.kernels.tensor import Tensor
 
 T = TypeVar("T", bound=Tensor)
+
+TEXT_BLOCK_SIZE = KEYS_PER_PANEL
+"""Tokens of a block of a whole text: it is one panel, so the kernel reads it without copying it."""
 
 
 def paged_attention(
@@ -42,8 +44,7 @@ def paged_attention(
     codes = _holds_codes(key, value, query, head_dim)
     assert all(dtype_of(x.dtype) == DType.INT64 for x in (block_tables, query_starts, context_lens))
     assert num_heads <= MAX_HEADS_PER_KV_HEAD * num_kv_heads
-    if tuple(query.stride()[1:]) != (head_dim, 1):
-        query = query.contiguous()
+    query = _heads_together(query)
     block_tables = block_tables.contiguous()
     output = query.new_empty((num_tokens, num_heads, head_dim))
     num_floats = module().attention_scratch(
@@ -109,7 +110,7 @@ def write_kv(
     assert dtype_of(slots.dtype) == DType.INT64
     assert tuple(slots.shape) == (num_tokens,)
     assert slots.is_contiguous()
-    key, value = (x if tuple(x.stride()[1:]) == (head_dim, 1) else x.contiguous() for x in (key, value))
+    key, value = _heads_together(key), _heads_together(value)
     module().write_kv(
         current_program(by_token=True),
         isa=current_instruction_set(),
@@ -129,6 +130,49 @@ def write_kv(
         rotation=None if rotated is None else _rotation(*rotated),
         num_threads=thread_count(),
     )
+
+
+def write_texts(key: Tensor, value: Tensor, key_blocks: Tensor, value_blocks: Tensor, starts: Tensor) -> None:
+    """K and V of whole texts (csrc/text_blocks.cpp): key, value [T, num_kv_heads, head_dim] to [num_blocks, TEXT_BLOCK_SIZE,
+    num_kv_heads, head_dim], of one dtype of NATIVE_DTYPES.
+
+    int64 starts [num_blocks + 1]: block b gets the tokens from starts[b] to starts[b + 1], at most TEXT_BLOCK_SIZE of them. Where it
+    has fewer, zeros lie behind them; a block of none is left as it is.
+    """
+    num_tokens, num_kv_heads, head_dim = key.shape
+    num_blocks = key_blocks.shape[0]
+    assert value.shape == key.shape
+    assert key.dtype == value.dtype == key_blocks.dtype == value_blocks.dtype
+    assert tuple(key_blocks.shape) == tuple(value_blocks.shape) == (num_blocks, TEXT_BLOCK_SIZE, num_kv_heads, head_dim)
+    assert key_blocks.is_contiguous()
+    assert value_blocks.is_contiguous()
+    assert dtype_of(starts.dtype) == DType.INT64
+    assert tuple(starts.shape) == (num_blocks + 1,)
+    assert starts.is_contiguous()
+    assert num_tokens <= num_blocks * TEXT_BLOCK_SIZE
+    key, value = _heads_together(key), _heads_together(value)
+    module().write_texts(
+        current_program(),
+        isa=current_instruction_set(),
+        bfloat16=is_bfloat16(key),
+        key=key.data_ptr(),
+        key_stride=key.stride()[0],
+        value=value.data_ptr(),
+        value_stride=value.stride()[0],
+        key_blocks=key_blocks.data_ptr(),
+        value_blocks=value_blocks.data_ptr(),
+        starts=starts.data_ptr(),
+        num_blocks=num_blocks,
+        block_size=TEXT_BLOCK_SIZE,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        num_threads=thread_count(),
+    )
+
+
+def _heads_together(x: T) -> T:
+    """[T, heads, head_dim], of which only tokens lie apart."""
+    return x if tuple(x.stride()[1:]) == (x.shape[2], 1) else x.contiguous()
 
 
 def _rotation(query: Tensor, cos: Tensor, sin: Tensor) -> tuple[tuple[int, int, int], int, int, int, int]:
@@ -152,19 +196,3 @@ def _holds_codes(key: Tensor, value: Tensor, x: Tensor, head_dim: int) -> bool:
     assert key.shape[3] == values_per_head(head_dim, dtype.value)
     assert dtype in (DType.INT8, dtype_of(x.dtype))
     return dtype == DType.INT8
-
-
-def new_recording(arena: Arena, num_rows: int = 0) -> Recording:
-    """Enter it, compute, leave it; then `run` its program, as often as wanted, with new numbers in the same tensors.
-
-    Programs that never run at the same time may share an arena. What is recorded for `num_rows` tokens is taken to be of one
-    token each row: all tokens have to be more, or as many.
-    """
-    return Recording(module().Program(num_rows), arena, thread_count())
-
-
-def run(recording: Recording, counts: tuple[int, int] | None = None) -> int:
-    """All that was recorded, or what concerns the first so many tokens, of the first so many rows. On no more threads than when it was
-    recorded, and on fewer for a while where members mostly waited for each other: returns on how many."""
-    num_threads: int = recording.program.run(min(thread_count(), recording.num_threads), counts)
-    return num_threads
