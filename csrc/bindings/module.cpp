@@ -1,4 +1,5 @@
-// The Python module quire._native. Addresses and sizes come from the files of quire/kernels, which check them.
+// The Python module quire._native. Addresses and sizes come from the files of quire/kernels, which check them. What arrays hold
+// (blocks, slots, lengths, indices) is nobody's to check here: a recorded program reads what they hold when it runs.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

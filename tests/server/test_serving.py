@@ -46,7 +46,8 @@ def request(state: Any = None, headers: dict[str, str] | None = None, **scope: A
     server = SimpleNamespace(config=ServerConfig()) if state is None else state
     app = SimpleNamespace(state=SimpleNamespace(server=server))
     raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    return Request({"type": "http", "app": app, "client": ADDRESS, "headers": raw, **scope})
+    route = SimpleNamespace(path="/v1/x")
+    return Request({"type": "http", "app": app, "client": ADDRESS, "headers": raw, "route": route, **scope})
 
 
 def test_a_request_is_known_by_its_own_name_first() -> None:
@@ -61,14 +62,13 @@ def test_a_request_is_known_by_its_own_name_first() -> None:
 
 def test_where_a_request_comes_from() -> None:
     trace = {"traceparent": "00-1", "tracestate": "a=b"}
-    scope = {"route": SimpleNamespace(path="/v1/x"), ARRIVAL_TIME: 3.0}
-    origin = origin_of(request(headers=trace, **scope), "embeddings", stream=True, user="u")
+    origin = origin_of(request(headers=trace, **{ARRIVAL_TIME: 3.0}), "embeddings", stream=True, user="u")
     assert (origin.operation, origin.route, origin.stream, origin.arrival_time) == ("embeddings", "/v1/x", True, 3.0)
     assert (origin.traceparent, origin.tracestate) == ("00-1", "a=b")
     assert (origin.client, origin.tenant) == ("10.0.0.1", "10.0.0.1/u")
     before = time.monotonic()
     origin = origin_of(request(client=None), "chat")
-    assert (origin.route, origin.client, origin.tenant, origin.stream) == ("unknown", "local", "local", False)
+    assert (origin.client, origin.tenant, origin.stream) == ("local", "local", False)
     assert before <= origin.arrival_time <= time.monotonic()
 
 
@@ -89,11 +89,10 @@ def test_a_prompt_that_is_prepared_has_a_place() -> None:
     assert state.admission.num_unfinished == 0
 
 
-@pytest.mark.parametrize("field", ["prompt", "prompt_token_ids"])
-def test_a_refused_prompt_is_called_what_the_request_calls_it(field: str) -> None:
+def test_a_refused_prompt_is_called_what_the_request_calls_it() -> None:
     for of_several, message in ((False, "Too long."), (True, "input[3]: Too long.")):
         with pytest.raises(PromptTooLongError) as refused, prompt_named("input[3]", of_several=of_several):
-            raise PromptTooLongError("Too long.", field=field, value=7)
+            raise PromptTooLongError("Too long.", field="prompt", value=7)
         assert (str(refused.value), refused.value.field, refused.value.value) == (message, "input[3]", 7)
 
 

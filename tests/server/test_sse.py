@@ -63,7 +63,7 @@ def test_no_one_on_the_way_keeps_or_gathers_a_stream(begun: bool) -> None:
         connection, chunks = Connection(), (b"data: 1\n\n", b"data: 2\n\n")
         own = {"x-own": "1"}
         if begun:
-            response = await EventStream.begin(connection.request, events(*chunks), own)
+            response = await EventStream(events(*chunks), own).begin(connection.request)
         else:
             response = EventStream(events(*chunks), own)
         await connection.read(response)
@@ -87,7 +87,7 @@ def test_no_one_on_the_way_keeps_or_gathers_a_stream(begun: bool) -> None:
 def test_events_end_when_their_reader_leaves() -> None:
     async def run() -> tuple[list[bool], list[Any]]:
         connection, closed = Connection(), list[bool]()
-        response = await EventStream.begin(connection.request, endless(closed))
+        response = await EventStream(endless(closed)).begin(connection.request)
         reading = asyncio.create_task(connection.read(response))
         while len(connection.sent) < 2:
             await asyncio.sleep(0)
@@ -102,7 +102,7 @@ def test_events_end_when_their_reader_leaves() -> None:
 def test_who_leaves_before_the_first_event_ends_them() -> None:
     async def run() -> list[bool]:
         connection, closed = Connection(), list[bool]()
-        beginning = asyncio.create_task(EventStream.begin(connection.request, endless(closed, first=None)))
+        beginning = asyncio.create_task(EventStream(endless(closed, first=None)).begin(connection.request))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not closed
@@ -131,7 +131,7 @@ def test_events_are_closed_when_their_beginning_is_given_up(num_turns: int) -> N
                 closed.append(True)
 
         events = later()
-        beginning = asyncio.create_task(EventStream.begin(connection.request, events))
+        beginning = asyncio.create_task(EventStream(events).begin(connection.request))
         for _ in range(5):
             await asyncio.sleep(0)
         may_come.set()
@@ -149,7 +149,7 @@ def test_events_are_closed_when_their_beginning_is_given_up(num_turns: int) -> N
 def test_events_whose_reader_cannot_be_sent_to_are_closed() -> None:
     async def run() -> list[bool]:
         connection, closed = Connection(), list[bool]()
-        response = await EventStream.begin(connection.request, endless(closed))
+        response = await EventStream(endless(closed)).begin(connection.request)
 
         async def send(message: Message) -> None:
             raise OSError

@@ -20,7 +20,7 @@ from quire.config import ServerConfig
 from quire.engine.parent_watch import LEAVE
 from quire.errors import QuireError
 from quire.server import supervisor
-from quire.server.supervisor import Child, PortInUseError, Supervisor, listen, private_directory
+from quire.server.supervisor import Supervisor, listen, private_directory
 
 
 class Process:
@@ -36,10 +36,14 @@ class Process:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        assert self.returncode is None
-        self._events.append((self, number))
-        if number in self._ends_by:
-            self.returncode = -number
+        """As Popen's: who ended gets none."""
+        if self.returncode is None:
+            self._events.append((self, number))
+            if number in self._ends_by:
+                self.returncode = -number
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
     def wait(self) -> None:
         assert self.returncode is not None
@@ -48,8 +52,8 @@ class Process:
 
 def supervised(directory: Path, engine: Process, *api: Process, **config: Any) -> Supervisor:
     made = Supervisor(ServerConfig(**config), str(directory), "http://here")
-    made._engine = Child("engine", engine)  # type: ignore[arg-type]
-    made._api = [Child(f"API process {number}", process) for number, process in enumerate(api)]  # type: ignore[arg-type]
+    made._engine = engine  # type: ignore[assignment]
+    made._api = list(api)  # type: ignore[arg-type]
     return made
 
 
@@ -96,7 +100,7 @@ def test_a_second_signal_ends_the_patience(tmp_path: Path, no_patience: list[flo
     for child in (made._engine, *made._api):
         made._end([child], 100.0, 1 if child is made._engine else 0)
     assert no_patience[0] == pytest.approx(100.5, abs=0.1)
-    made._api = [Child("API process 0", Process(events, signal.SIGKILL))]  # type: ignore[arg-type]
+    made._api = [Process(events, signal.SIGKILL)]  # type: ignore[list-item]
     made._end(made._api, 0.1, 0)
     assert no_patience[0] == pytest.approx(100.6, abs=0.1), "none is given more than it had"
 
@@ -163,10 +167,10 @@ def test_it_is_ready_once_and_ends_by_a_signal(
     made._check_children = check  # type: ignore[method-assign]
     read_end, write_end = socket.socketpair()
     with read_end, write_end:
-        read_end.setblocking(False)
+        read_end.settimeout(0.001)
         write_end.send(b"xx")
         assert made.watch(read_end) == 0
-        with pytest.raises(BlockingIOError):
+        with pytest.raises(TimeoutError):
             read_end.recv(1)
     assert no_patience[0] == pytest.approx(7.0, abs=0.1), "the drain and the grace"
     assert log.messages[0] == "Ready: http://here"
@@ -179,7 +183,7 @@ def test_signals_are_noted_and_wake(tmp_path: Path) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)}
     try:
         with made.catch_signals() as wakeup:
-            assert not wakeup.getblocking()
+            assert wakeup.gettimeout() == supervisor.POLL_S
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
                 os.kill(os.getpid(), number)
                 assert wakeup.recv(10) == bytes([number])
@@ -204,10 +208,6 @@ def test_several_api_processes_share_a_folder_for_metrics(tmp_path: Path, monkey
     assert environment["PATH"] == os.environ["PATH"]
 
 
-def test_a_child_that_ended_gets_no_signal() -> None:
-    Child("gone", Process([], code=0)).signal(LEAVE)  # type: ignore[arg-type]
-
-
 def test_a_child_is_its_own_group_and_reads_its_orders(tmp_path: Path) -> None:
     (tmp_path / "told.py").write_text(
         "import os, sys\nprint(os.getpgid(0) == os.getpid(), sys.stdin.read(), flush=True)"
@@ -215,7 +215,7 @@ def test_a_child_is_its_own_group_and_reads_its_orders(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(tmp_path)}
     code = (
         "import json\nfrom quire.server.supervisor import _spawn\n"
-        f"child = _spawn('x', 'told', {{'a': 1}}, (), {environment!r})\nraise SystemExit(child.process.wait())"
+        f"child = _spawn('told', {{'a': 1}}, (), {environment!r})\nraise SystemExit(child.wait())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ('True {"a": 1}\n', 0), done.stderr
@@ -225,7 +225,7 @@ def test_whoever_comes_early_waits_in_line() -> None:
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port), timeout=10):
-            with pytest.raises(PortInUseError, match=f"Cannot listen on 127.0.0.1:{port} "), listen("127.0.0.1", port):
+            with pytest.raises(QuireError, match=f"Cannot listen on 127.0.0.1:{port} "), listen("127.0.0.1", port):
                 pass
             listener.accept()[0].close()
     with listen("127.0.0.1", port) as again:

@@ -42,8 +42,14 @@ def paged_attention(
     assert causal or window is None
     _, block_size, num_kv_heads, _ = key.shape
     codes = _holds_codes(key, value, query, head_dim)
+    num_rows = context_lens.shape[0]
     assert all(dtype_of(x.dtype) == DType.INT64 for x in (block_tables, query_starts, context_lens))
-    assert num_heads <= MAX_HEADS_PER_KV_HEAD * num_kv_heads
+    assert block_tables.shape[0] == num_rows
+    assert tuple(query_starts.shape) == (num_rows + 1,)
+    assert query_starts.is_contiguous()
+    assert context_lens.is_contiguous()
+    assert num_heads % num_kv_heads == 0
+    assert 0 < num_heads <= MAX_HEADS_PER_KV_HEAD * num_kv_heads
     query = _heads_together(query)
     block_tables = block_tables.contiguous()
     output = query.new_empty((num_tokens, num_heads, head_dim))
@@ -69,7 +75,7 @@ def paged_attention(
         max_blocks=block_tables.shape[1],
         query_starts=query_starts.data_ptr(),
         context_lens=context_lens.data_ptr(),
-        num_rows=context_lens.shape[0],
+        num_rows=num_rows,
         block_size=block_size,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
@@ -127,7 +133,7 @@ def write_kv(
         block_size=key_cache.shape[1],
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        rotation=None if rotated is None else _rotation(*rotated),
+        rotation=None if rotated is None else _rotation(key, *rotated),
         num_threads=thread_count(),
     )
 
@@ -175,12 +181,13 @@ def _heads_together(x: T) -> T:
     return x if tuple(x.stride()[1:]) == (x.shape[2], 1) else x.contiguous()
 
 
-def _rotation(query: Tensor, cos: Tensor, sin: Tensor) -> tuple[tuple[int, int, int], int, int, int, int]:
+def _rotation(key: Tensor, query: Tensor, cos: Tensor, sin: Tensor) -> tuple[tuple[int, int, int], int, int, int, int]:
     (num_tokens, num_heads, width), half = query.shape, cos.shape[1]
+    assert (key.shape[0], key.shape[2]) == (num_tokens, width)
     assert query.stride()[2] == 1
     assert 2 * half <= width
     assert tuple(cos.shape) == tuple(sin.shape) == (num_tokens, half)
-    assert cos.dtype == sin.dtype == query.dtype
+    assert cos.dtype == sin.dtype == query.dtype == key.dtype
     assert cos.is_contiguous()
     assert sin.is_contiguous()
     return (query.data_ptr(), query.stride()[0], query.stride()[1]), num_heads, cos.data_ptr(), sin.data_ptr(), half

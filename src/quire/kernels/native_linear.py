@@ -94,6 +94,7 @@ def linear(
     y = x.new_empty((x.shape[0], weight.num_outputs)) if output is None else output
     assert tuple(y.shape) == (x.shape[0], weight.num_outputs)
     assert y.stride()[1] == 1
+    assert panels is None or (dtype_of(panels.dtype) == DType.INT64 and panels.is_contiguous())
     scratch = _scratch(x.shape[0], weight)
     _kernel("linear", weight)(
         current_program(),
@@ -216,7 +217,7 @@ def _rows_and_norm(x: T | Normalized, weight: PackedWeight) -> tuple[T, tuple[tu
         assert x.weight.is_contiguous()
         norm = (x.weight.data_ptr(), x.eps)
     rows: T = x.x if isinstance(x, Normalized) else x
-    assert rows.shape[1] == weight.num_inputs
+    assert tuple(rows.shape) == (rows.shape[0], weight.num_inputs)
     rows = rows if rows.stride()[1] == 1 else rows.contiguous()
     if isinstance(weight, QuantizedPanels):
         return rows, (norm,)

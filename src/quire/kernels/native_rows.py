@@ -15,9 +15,10 @@ GATES = frozenset({"silu", "gelu", "gelu_tanh", "relu"})
 
 
 def rms_norm(x: T, weight: Tensor, eps: float, residual: T | None = None) -> T:
-    """x / rms(x) * weight over the last dimension of [T, D] or [T, H, D], contiguous; or added to `residual`
+    """x / rms(x) * weight over the last dimension of [T, D] or [T, H, D], contiguous; or, of [T, D], added to `residual`
     [T, D], in its memory."""
     assert weight.dtype == x.dtype
+    assert weight.is_contiguous()
     heads = _heads(x)
     num_tokens, num_heads, width = heads.shape
     assert tuple(weight.shape) == (width,)
@@ -27,7 +28,7 @@ def rms_norm(x: T, weight: Tensor, eps: float, residual: T | None = None) -> T:
     else:
         y = residual
         assert y.dtype == x.dtype
-        assert tuple(y.shape) == (num_tokens, width)
+        assert tuple(y.shape) == tuple(x.shape) == (num_tokens, width)
         assert y.stride()[1] == 1
         out = _strided(y.unsqueeze(1))
     num_threads, bfloat16 = thread_count(), is_bfloat16(x)

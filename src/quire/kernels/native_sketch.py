@@ -64,6 +64,8 @@ def sketch_rows_(sketch: Sketch, first: int, rows: Array) -> None:
     layout = sketch.weight.layout
     assert first % PANEL == 0
     assert rows.is_contiguous()
+    assert tuple(rows.shape) == (len(rows), layout.num_inputs - FINE)
+    assert first + len(rows) <= layout.num_outputs
     assert len(rows) % PANEL == 0 or first + len(rows) == layout.num_outputs
     panels = sketch.weight.panels.stored[first // PANEL : (first + len(rows) - 1) // PANEL + 1]
     part = slice(first, first + len(rows))

@@ -33,7 +33,7 @@ class StepInputs:
         assert all(len(array) == self._max_tokens for array in of_tokens)
         assert all(len(array) == self._max_rows for array in of_rows)
         assert len(query_starts) == self._max_rows + 1
-        self._max_blocks = groups[0][0].shape[1]
+        self._num_groups, self._max_blocks = len(groups), groups[0][0].shape[1]
         self._native = module().StepInputs(
             token_ids=token_ids.data_ptr(),
             positions=positions.data_ptr(),
@@ -58,6 +58,7 @@ class StepInputs:
         assert len(rows) == len(starts) == len(counts) <= self._max_rows
         assert sum(counts) <= self._max_tokens
         if tokens is not self._tokens or tables is not self._tables:
+            assert len(tables) == self._num_groups
             assert all(table.shape[1] == self._max_blocks for table in tables)
             self._native.read_from(_address(tokens), tokens.shape[1], [_address(table) for table in tables])
             self._tokens, self._tables = tokens, tables
