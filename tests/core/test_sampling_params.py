@@ -35,7 +35,7 @@ OUT_OF_RANGE: list[tuple[str, list[Any], str]] = [
     ("min_tokens", [-1, None], "at least 0"),
     ("logprobs", [-2], "-1 for the whole vocabulary"),
     ("prompt_logprobs", [-2], "-1 for the whole vocabulary"),
-    ("output_kind", ["delta", None, 1], "OutputKind.DELTA"),
+    ("output_kind", ["delta", None, 1, np.array([1, 2])], "OutputKind.DELTA"),
     ("logit_bias", [[], "a", 3, [(1, 2.0)]], "mapping"),
     ("logit_bias", [{1: 1.0, "1": 2.0}], "token 1 twice"),
     ("allowed_token_ids", [[], ()], "at least one token id"),

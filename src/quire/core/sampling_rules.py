@@ -86,7 +86,8 @@ def true_or_false(field: str, value: Any) -> bool:
 
 def one_of(*choices: object) -> Rule:
     def rule(field: str, value: Any) -> Any:
-        if value not in choices:
+        # Values of other types are not compared: an array's == gives an array, which is neither true nor false.
+        if not any(isinstance(value, type(choice)) and value == choice for choice in choices):
             refuse(field, value, f"it must be one of {', '.join(map(str, choices))}", "pass one of them")
         return value
 
