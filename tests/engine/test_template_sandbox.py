@@ -125,6 +125,10 @@ RUNAWAYS = {
         "indent": "{% set a = '\n' * 100000 %}{{ a | indent(100000) }}",
         "indent with a text": LONG + "{% set b = '\n' * 100000 %}{{ b | indent(width=a) }}",
         "json escapes": "{% set a = 'é' * 2000000 %}{% set b = a | tojson(ensure_ascii=true) %}",
+        "json indent of deep lists": (
+            "{% set ns = namespace(x=[0] * 90000) %}{% for i in range(97) %}{% set ns.x = [ns.x] %}{% endfor %}"
+            "{% set b = ns.x | tojson(indent='a' * 16) %}"
+        ),
         "concatenation": LONG + "{{ " + "a ~ " * 1000 + "a }}",
         "macro": LONG + "{% macro m() %}" + "{{ a }}" * 100 + "{% endmacro %}{% set b = m() %}",
         "title": "{{ ('a ' * 3000000) | title }}",
@@ -189,6 +193,7 @@ RUNAWAYS = {
     "sums lists": {"sum of lists": "{{ ([[1]] * 10000) | sum(start=[]) }}"},
     JSON: {
         "json indent": "{{ range(99999) | list | tojson(indent=17) }}",
+        "json indent of text": "{{ [0] | tojson(indent='a' * 17) }}",
         "json separators": LONG + "{{ range(1000) | list | tojson(separators=(a, a)) }}",
     },
     "formats the time with more than 1000 characters": {"time": "{{ strftime_now('%A' * 501) }}"},
@@ -395,6 +400,7 @@ def test_a_rendering_leaves_nothing_behind() -> None:
         ("{{ {'b': 'é', 'a': 1} | tojson(ensure_ascii=true, sort_keys=true) }}", '{"a": 1, "b": "\\u00e9"}'),
         ("{{ [1, {'a': 2}] | tojson(separators=(',', ':')) }}", '[1,{"a":2}]'),
         ("{{ [1] | tojson(indent=16) }}", "[\n" + " " * 16 + "1\n]"),
+        ("{{ [[1]] | tojson(indent='  ') }}", "[\n  [\n    1\n  ]\n]"),
         ("{{ [] | tojson(separators=('c' * 8, 'c' * 8)) }}", "[]"),
         ("{{ [1, 2.5] | sum }}{{ [1] | sum(start=0.5) }}{{ [{'n': 2}] | sum(attribute='n', start=1) }}", "3.51.53"),
         ("{{ '%999d' % 1 }}", " " * 998 + "1"),

@@ -59,6 +59,11 @@ class TemplateBudget:
         if size > self._limits.max_size:
             raise TemplateLimitError(f"it would make a value of size {size}, the limit is {self._limits.max_size}")
 
+    def check_indented(self, value: object, width: int) -> None:
+        """Refuse JSON whose indentation alone, `width` characters a level before every value, would be too large."""
+        size, depth = self._measure(value)
+        self.check_size(size // CHARS_PER_VALUE * depth * width)
+
     def charge(self, value: object) -> None:
         """Account for a value that was just made."""
         size = self.size(value)

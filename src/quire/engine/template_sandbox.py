@@ -356,13 +356,16 @@ def _output_text(value: Any) -> str:
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
-    indent: int | None = None,
+    indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     """Plain JSON; jinja2's own filter escapes HTML."""
-    if (isinstance(indent, int) and indent > 16) or len("".join(separators or ())) > 16:
+    width = len(indent) if isinstance(indent, str) else indent or 0
+    if width > 16 or len("".join(separators or ())) > 16:
         raise TemplateLimitError("it indents or separates JSON with more than 16 characters")
+    if width > 0:
+        _budget.get().check_indented(value, width)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
