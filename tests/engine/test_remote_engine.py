@@ -512,6 +512,30 @@ def test_what_a_client_heard_before_a_request_does_not_decide(tiny_llama: Path, 
     run_second(tiny_llama, tmp_path, False, body)
 
 
+def test_a_client_that_cannot_read_the_tokenizer_tries_once(tiny_llama: Path, tmp_path: Path) -> None:
+    async def with_second(llm: AsyncLLM, service: EngineService) -> None:
+        reads: list[bool] = []
+
+        def read() -> FinishFiles:
+            reads.append(True)
+            raise OSError("unreadable")
+
+        engine_read, engine_end = os.pipe()
+        connection = RemoteEngine(EngineAddresses(str(tmp_path)), 1, engine_read, read)
+        try:
+            with pytest.raises(EngineDeadError, match="The tokenizer could not be read"):
+                await connection.wait_ready()
+            await asyncio.to_thread(connection._reader.join, PATIENCE_MS / 1000)
+            assert len(reads) == 1
+            assert not connection.ready
+        finally:
+            await asyncio.to_thread(connection.shutdown)
+            os.close(engine_read)
+            os.close(engine_end)
+
+    run(tiny_llama, tmp_path, with_second)
+
+
 def test_a_request_does_not_wait_for_an_engine_that_still_loads(tiny_llama: Path, tmp_path: Path) -> None:
     async def body(client: SecondClient) -> None:
         client.may_read.set()

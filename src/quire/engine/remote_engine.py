@@ -232,6 +232,8 @@ class RemoteEngine:
             except Exception:
                 logger.exception("The tokenizer could not be read.")
                 self._die("The tokenizer could not be read; the server's log has the reason.")
+                # Else each status that comes would be another attempt, and one that succeeds would make a dead client ready.
+                self._stopping = True
                 return
             self._requests.begin(files.tokenizer)
             self._files = files
