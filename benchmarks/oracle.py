@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
+from benchmarks.peers.convert import sizes
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers.initialization import no_init_weights
 
@@ -37,26 +36,15 @@ def read_tensor(weights: WeightSource, name: str) -> torch.Tensor:
     return tensor.view(torch.bfloat16) if info.dtype == "bfloat16" else tensor
 
 
-def _sizes(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "max_position_embeddings": config.max_position,
-        "rms_norm_eps": config.norm_eps,
-        "tie_word_embeddings": config.tie_word_embeddings,
-    }
-
-
 def _llama(config: ModelConfig) -> PreTrainedModel:
     rope = config.layers[0].rope
     assert rope is not None
     return LlamaForCausalLM(
-        LlamaConfig(**_sizes(config), rope_parameters={"rope_type": "default", "rope_theta": rope.theta})
+        LlamaConfig(
+            **sizes(config),
+            rms_norm_eps=config.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": rope.theta},
+        )
     )
 
 
@@ -67,7 +55,8 @@ def _gemma3(config: ModelConfig) -> PreTrainedModel:
     assert sliding.rope is not None
     return Gemma3ForCausalLM(
         Gemma3TextConfig(
-            **_sizes(config),
+            **sizes(config),
+            rms_norm_eps=config.norm_eps,
             sliding_window=sliding.window,
             query_pre_attn_scalar=round(config.attention_scale**-2),
             layer_types=["full_attention" if layer.window is None else "sliding_attention" for layer in config.layers],

@@ -75,13 +75,9 @@ def write_hugging_face(checkpoint: Checkpoint, target: Path, dtype: str) -> None
     write_tokenizer(checkpoint.tokenizer, target)
 
 
-def hugging_face_config(config: ModelConfig, dtype: str) -> dict[str, Any]:
-    rope = config.layers[0].rope
-    if config.family != "llama" or rope is None or rope.scaling is not None:
-        raise ValueError(f"only plain Llama models are converted, not {config.architecture}")
+def sizes(config: ModelConfig) -> dict[str, Any]:
+    """By the names that config.json has for them."""
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -89,11 +85,22 @@ def hugging_face_config(config: ModelConfig, dtype: str) -> dict[str, Any]:
         "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
-        "hidden_act": "silu",
         "max_position_embeddings": config.max_position,
+        "tie_word_embeddings": config.tie_word_embeddings,
+    }
+
+
+def hugging_face_config(config: ModelConfig, dtype: str) -> dict[str, Any]:
+    rope = config.layers[0].rope
+    if config.family != "llama" or rope is None or rope.scaling is not None:
+        raise ValueError(f"only plain Llama models are converted, not {config.architecture}")
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **sizes(config),
+        "hidden_act": "silu",
         "rms_norm_eps": round(config.norm_eps, 9),
         "rope_theta": rope.theta,
-        "tie_word_embeddings": config.tie_word_embeddings,
         "attention_bias": False,
         "mlp_bias": False,
         "bos_token_id": config.bos_token_id,
