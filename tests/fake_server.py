@@ -12,8 +12,6 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-MISBEHAVIOURS = ("refuse", "busy", "hang", "cut", "garbage", "error_event", "unfinished")
-
 
 class FakeServer:
     """`plan` holds the behaviour of the next requests ("ok" when it is empty); `gap_s` is the time between streamed

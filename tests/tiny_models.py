@@ -70,8 +70,8 @@ def save_tiny_llama(directory: Path, seed: int = 0, **fields: object) -> Path:
     return save_model(LlamaForCausalLM(config), directory)
 
 
-def save_tiny_gemma(directory: Path, seed: int = 0) -> Path:
-    torch.manual_seed(seed)
+def save_tiny_gemma(directory: Path) -> Path:
+    torch.manual_seed(0)
     config = Gemma3TextConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=32,

@@ -94,7 +94,7 @@ def run(options: Options) -> bool:
     for name, reason in unconverted.items():
         print(f"{name} is left out: {reason}", flush=True)
     contenders, absent = setup.contenders(wanted)
-    record = begin_record(options, contenders, unconverted | absent)
+    record = begin_record(options, unconverted | absent)
     try:
         if options.perplexity_tokens:
             reference = try_reference(setup, text, options.perplexity_tokens, record)
@@ -112,7 +112,7 @@ def run(options: Options) -> bool:
     return bool(record.runs)
 
 
-def begin_record(options: Options, contenders: Sequence[Contender], absent: dict[str, str]) -> Record:
+def begin_record(options: Options, absent: dict[str, str]) -> Record:
     model = stored_config(options.model)
     classes = [*BYTES_A_WEIGHT, 4]
     print("measuring how fast this machine reads and multiplies", flush=True)

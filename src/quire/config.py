@@ -241,6 +241,13 @@ class ServerConfig:
                 raise _refused(name, value, "seconds >= 0")
         if not re.fullmatch(r"[a-zA-Z_]\w*", self.metrics_namespace, re.ASCII):
             raise _refused("metrics_namespace", self.metrics_namespace, "a word of letters, digits and _")
+        for host in self.allowed_host:
+            if not re.fullmatch(r"[^/\s]+", host):
+                raise _refused("allowed_host", host, "a name such as llm.example")
+        for origin in self.allowed_origin:
+            # As browsers send it: one with a path would never be met.
+            if not re.fullmatch(r"\*|null|[\w+.-]+://[^/\s]+", origin):
+                raise _refused("allowed_origin", origin, "* or an origin such as https://app.example")
         for key in self.api_key:
             if not (key.isascii() and key.isprintable() and key.strip() == key != ""):
                 # The key itself belongs into no log.

@@ -160,7 +160,7 @@ def test_a_refusal_of_the_first_request_ends_the_run(
     assert len(server.bodies) == 1
 
 
-def test_the_check_against_metrics(server: FakeServer, bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_against_metrics(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """The fake counts tokens but no times: what it lacks is a disagreement, not an agreement."""
     code, result = bench("--check-metrics")
     assert code == 1

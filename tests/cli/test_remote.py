@@ -106,6 +106,19 @@ def test_a_completion(remote: RunQuire, server: FakeServer) -> None:
     assert remote("complete", "-q", "-n", 1, stdin="piped\n").stdout == "piped w0\n"
 
 
+def test_an_error_does_not_run_on_behind_the_text(remote: RunQuire, server: FakeServer) -> None:
+    server.plan = ["refuse", "cut"]
+    refused, cut = remote("complete", "Once upon"), remote("complete", "Once upon", "-n", 9)
+    assert (refused.returncode, refused.stdout) == (1, "Once upon\n")
+    assert cut.returncode == 1
+    assert cut.stdout.startswith("Once upon w0")
+    assert cut.stdout.endswith("\n")
+    server.plan = ["refuse", "cut"]
+    chat = remote("chat", "-n", 9, stdin="one\ntwo\n")
+    assert chat.stdout.startswith(" w0")
+    assert chat.stdout.count("\n") == 1
+
+
 def test_who_is_to_type_the_prompt_is_told(server: FakeServer) -> None:
     with on_terminal(server, "complete", "-n", "1") as terminal:
         terminal.read_until("Type the prompt; Ctrl-D")

@@ -113,7 +113,7 @@ def test_a_key_is_sent_and_its_lack_is_told() -> None:
             find_model(parse_address(server.url))
 
 
-def test_nobody_there(server: FakeServer) -> None:
+def test_nobody_there() -> None:
     with FakeServer("gone") as gone:
         url = gone.url
     with pytest.raises(RemoteError, match=r"No server answers at .*`quire serve`"):

@@ -39,7 +39,6 @@ def all_logits(
     model: Decoder,
     rows: Sequence[Sequence[int]],
     chunk_sizes: Sequence[int],
-    dtype: torch.dtype = torch.float32,
     tensors: Tensors | None = None,
     *,
     last_tokens: bool = False,
@@ -53,7 +52,7 @@ def all_logits(
     as_torch = (lambda x: x) if tensors is None else (lambda x: torch.from_numpy(tensors.numbers(x)))
     tables = _scattered_tables(rows)
     num_blocks = int(tables.max()) + 1
-    caches = [_unwritten_cache(model, num_blocks, dtype, own) for _ in range(model.config.num_layers)]
+    caches = [_unwritten_cache(model, num_blocks, own) for _ in range(model.config.num_layers)]
     found: list[list[torch.Tensor]] = [[] for _ in rows]
     starts = [0] * len(rows)
     while any(start < len(row) for start, row in zip(starts, rows, strict=True)):
@@ -82,10 +81,10 @@ def _scattered_tables(rows: Sequence[Sequence[int]]) -> torch.Tensor:
     return blocks.view(len(rows), width)
 
 
-def _unwritten_cache(model: Decoder, num_blocks: int, dtype: torch.dtype, own: Convert) -> LayerKVCache:
+def _unwritten_cache(model: Decoder, num_blocks: int, own: Convert) -> LayerKVCache:
     """Of values so large that reading one where none was written shows in every logit."""
     shape = (num_blocks, BLOCK_SIZE, model.config.num_kv_heads, model.config.head_dim)
-    return LayerKVCache(own(torch.full(shape, 1e4, dtype=dtype)), own(torch.full(shape, 1e4, dtype=dtype)))
+    return LayerKVCache(own(torch.full(shape, 1e4)), own(torch.full(shape, 1e4)))
 
 
 def _batch(

@@ -78,9 +78,6 @@ class SimulatedWorker:
     def shutdown(self) -> None:
         self._results.clear()
 
-    def holds_not_finite(self, block: int) -> bool:
-        return any(self._content.get((block, offset)) == NOT_FINITE for offset in range(self._config.block_size))
-
     def _change_rows(self, plan: StepPlan) -> None:
         for seq_id in plan.released_seq_ids:
             del self.rows[seq_id]

@@ -147,12 +147,12 @@ class OwnServer:
     def api_pids(self) -> list[int]:
         return self.children("quire.server.api_process")
 
-    def wait_exit(self, timeout_s: float = PATIENCE_S) -> int:
-        return self.process.wait(timeout_s)
+    def wait_exit(self) -> int:
+        return self.process.wait(PATIENCE_S)
 
-    def wait_all_gone(self, timeout_s: float = PATIENCE_S) -> None:
+    def wait_all_gone(self) -> None:
         """Not one process is left of those that were there when the server was ready."""
-        wait_for(lambda: all(is_gone(pid) for pid in self._everyone), f"the end of {self._everyone}", timeout_s)
+        wait_for(lambda: all(is_gone(pid) for pid in self._everyone), f"the end of {self._everyone}")
 
     def close(self) -> None:
         """For whatever state the test left it in."""

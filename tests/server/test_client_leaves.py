@@ -26,7 +26,7 @@ def post_and_stay(server: RunningServer, body: dict[str, Any]) -> socket.socket:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("more", [{}, {"n": 3}, {"prompt": ["abc", "def"]}])
 def test_a_request_ends_with_its_client(real_server: RunningServer, stream: bool, more: dict[str, Any]) -> None:
-    """Cases 1 and 2 of robustness.md."""
+    """Cases 1 and 2 of docs/security.md."""
     num_sequences = 3 if "n" in more else 2 if "prompt" in more else 1
     with post_and_stay(real_server, ENDLESS | more | {"stream": stream}) as connection:
         real_server.wait_for_load(num_sequences)

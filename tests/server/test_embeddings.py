@@ -299,7 +299,7 @@ def test_the_schema_knows_the_answers(app: FastAPI) -> None:
         assert set(content["schema"]["properties"]) == set(post(app, f"/v1/{path}", **asked).json())
 
 
-def test_a_client_that_leaves_takes_its_texts_along(app: FastAPI) -> None:
+def test_a_client_that_leaves_takes_its_texts_along() -> None:
     """The engine never answers; the client goes while it waits; admission and the texts are given back."""
     started = 0
     cancelled = 0

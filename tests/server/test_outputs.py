@@ -87,7 +87,7 @@ def test_a_failure_on_the_way_ends_all_sources() -> None:
 
 
 def test_minus_infinity_becomes_a_number() -> None:
-    """Case 16 of robustness.md."""
+    """Case 16 of docs/security.md."""
     shaped = prompt_logprobs([None, {5: Logprob(float("-inf"), None, "x"), 6: Logprob(-1.0, 1, "y")}], 1)
     assert json.loads(msgspec.json.encode(shaped)) == [
         None,

@@ -247,7 +247,7 @@ def test_addresses_of_version_6() -> None:
         assert listener.family == socket.AF_INET6
 
 
-def test_the_folder_is_private_short_and_gone_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_private_short_and_gone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with private_directory() as directory:
         assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
         Path(directory, "left").touch()

@@ -1,1 +1,1 @@
-"""Paged attention: one protocol, its backends, and a table that picks one and says why the others were refused."""
+"""Paged attention: one protocol, its backends, and a table of them that says why one cannot run a model."""

@@ -1,4 +1,4 @@
-"""What every attention backend offers. Capabilities are data, so that choosing one is a table search."""
+"""What every attention backend offers. Capabilities are data: `select` compares them with what a model needs."""
 
 from __future__ import annotations
 

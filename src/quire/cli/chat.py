@@ -121,6 +121,8 @@ class ChatSession:
         except (InvalidRequestError, GenerationFailedError, RemoteError) as error:
             self._messages.pop()
             self._failed = True
+            if answer.text:
+                print(flush=True)
             tell(f"error: {error} /clear starts over.")
             return
         self._messages.append({"role": "assistant", "content": answer.text})

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         asyncio.run(_stream(model, prompt, args, answer))
     except KeyboardInterrupt:
-        tell(f"\n(stopped) {answer.speed()}")
+        tell(f"(stopped) {answer.speed()}")
         return
     if not args.quiet:
         tell(answer.speed())
@@ -39,7 +39,10 @@ def run(args: argparse.Namespace) -> None:
 async def _stream(model: RemoteModel, prompt: str, args: argparse.Namespace, answer: ShownAnswer) -> None:
     async with aclosing(model.complete(prompt, request_fields(args))) as pieces:
         print(prompt, end="", flush=True)
-        async for text, num_tokens in pieces:
-            answer.append(text, num_tokens)
-            print(text, end="", flush=True)
-    print(flush=True)
+        try:
+            async for text, num_tokens in pieces:
+                answer.append(text, num_tokens)
+                print(text, end="", flush=True)
+        finally:
+            # What is told of an answer that failed or was stopped begins on a line of its own.
+            print(flush=True)

@@ -65,7 +65,7 @@ def launch(
 ) -> LaunchedEngine:
     """Calls `on_files_ready` once the model's files are on this machine and can be read.
 
-    Raises ModelNotFoundError, CheckpointError, UnsupportedModelError or OutOfMemoryError before anything is kept.
+    Raises as `LLM` does, before anything is kept.
     """
     _log_to_stderr_unless_configured()
     checkpoint = open_checkpoint(config.model)

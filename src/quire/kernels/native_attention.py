@@ -30,7 +30,7 @@ def paged_attention(
     logit_softcap: float | None = None,
     causal: bool = True,
 ) -> T:
-    """Attention of T tokens in R rows over KV in blocks (csrc/attention.cpp) -> [T, num_heads, head_dim].
+    """Attention of T tokens in R rows over KV in blocks (csrc/attention.h) -> [T, num_heads, head_dim].
 
     query [T, num_heads, head_dim] of one of NATIVE_DTYPES; key, value as `write_kv` has written them: within a block the order is the
     kernel's own (csrc/kv_cache.h); int64 block_tables [R, max_blocks], query_starts [R + 1], context_lens [R].

@@ -14,8 +14,8 @@ from quire.errors import InvalidRequestError
 NUM = 20_000
 
 
-def gaps(traffic: Traffic, seed: int = 0, count: int = NUM) -> list[float]:
-    times = traffic.arrivals(count, seed)
+def gaps(traffic: Traffic) -> list[float]:
+    times = traffic.arrivals(NUM, 0)
     return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
