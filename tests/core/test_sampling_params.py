@@ -136,6 +136,12 @@ def test_accepted_shapes_and_their_stored_form(field: str, given: Any, stored: A
     assert type(value) is type(stored)
 
 
+def test_many_token_ids_are_looked_at_together() -> None:
+    """One by one, the million that a request may allow took more than half a second of the event loop."""
+    ids = (5, 0, 2**63 - 1)
+    assert SamplingParams(stop_token_ids=ids).stop_token_ids is ids
+
+
 @pytest.mark.parametrize("temperature", [0, 0.0, 9.9e-6])
 def test_greedy_turns_truncation_off(temperature: float) -> None:
     params = SamplingParams(temperature=temperature, top_p=0.5, top_k=5, min_p=0.1)

@@ -65,6 +65,32 @@ def test_deltas_add_up_to_the_offline_answer(tiny_llama: Path) -> None:
     run(tiny_llama, body)
 
 
+def test_a_few_bad_words_wait_for_many_elsewhere_than_on_the_event_loop(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(llm: AsyncLLM) -> None:
+        begun, may_go_on = threading.Event(), threading.Event()
+        encode_plain = llm.tokenizer.encode_plain
+
+        def held(texts: list[str]) -> list[list[int]]:
+            begun.set()
+            assert may_go_on.wait(30)
+            return encode_plain(texts)
+
+        monkeypatch.setattr(llm.tokenizer, "encode_plain", held)
+
+        async def ask(word: str) -> None:
+            async for _ in llm.generate(PROMPT, greedy(bad_words=[word])):
+                pass
+
+        asking = asyncio.gather(ask("many" * 500), ask("few"))
+        await asyncio.to_thread(begun.wait, 30)
+        may_go_on.set()
+        await asking
+
+    run(tiny_llama, body)
+
+
 def test_grammars_that_wait_for_their_compiler_hold_up_nothing_else(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,3 +62,11 @@ def test_no_stop_strings_hold_nothing() -> None:
     matcher = StopStringMatcher([])
     assert matcher.feed("anything") is None
     assert matcher.num_held == 0
+
+
+def test_samples_share_what_is_known_of_their_stop_strings() -> None:
+    """512 samples that have 16 long ones each took a second to begin, on the event loop."""
+    one, other = StopStringMatcher(["abab"]), StopStringMatcher(["abab"])
+    assert one._stops[0][1] is other._stops[0][1]
+    one.feed("aba")
+    assert (one.num_held, other.num_held) == (3, 0)

@@ -12,7 +12,7 @@ from small_tokenizers import byte_level_json, tokenizer_files
 
 from quire.engine.chat_template import render_chat
 from quire.engine.template_budget import MAX_DEPTH, TemplateBudget, TemplateLimitError, TemplateLimits
-from quire.engine.template_sandbox import _budget, compile_template, render_template
+from quire.engine.template_sandbox import MAX_SOURCE_CHARS, _budget, compile_template, render_template
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import ChatTemplateError
 
@@ -197,7 +197,7 @@ RUNAWAYS = {
         "json separators": LONG + "{{ range(1000) | list | tojson(separators=(a, a)) }}",
     },
     "formats the time with more than 1000 characters": {"time": "{{ strftime_now('%A' * 501) }}"},
-    "it has 200001 characters, the limit is 200000": {"long source": "x" * 200_001},
+    "it has 65537 characters, the limit is 65536": {"long source": "x" * 65_537},
     "Expected an expression": {"syntax": "{% for %}"},
 }
 
@@ -433,4 +433,15 @@ def test_what_is_within_bounds_is_what_jinja_makes(template: str, text: str) -> 
 
 
 def test_a_source_of_the_longest_length_is_rendered() -> None:
-    assert render("x" * 200_000, TemplateLimits()) == "x" * 200_000
+    assert render("x" * MAX_SOURCE_CHARS, TemplateLimits()) == "x" * MAX_SOURCE_CHARS
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ a" + "<a" * 25_000 + " }}", "{{ a" + "~a" * 25_000 + " }}", "{{ a }}" * 9_000],
+    ids=["<", "~", "{{ }}"],
+)
+def test_a_source_that_becomes_much_code_is_refused(source: str) -> None:
+    """Python's compiler lets no other thread run, and what is read here in two characters is fifty to it."""
+    with pytest.raises(TemplateLimitError, match="characters of code, the limit is"):
+        compile_template(source)

@@ -216,6 +216,18 @@ def test_only_the_grammars_used_last_stay_compiled() -> None:
     assert second not in grammars._compiled
 
 
+def test_of_long_grammars_fewer_stay_compiled() -> None:
+    """32 of 100,000 characters each held a gigabyte."""
+    grammars = grammars_of("byte-level")
+    long = [choice([f"t{index}"]) + "\n//" + "x" * 400_000 for index in range(4)]
+    for grammar in long:
+        assert grammars.prepare(grammar, 60)
+    assert list(grammars._compiled) == long[2:]
+    longest = long[0] + "x" * 2**20
+    assert grammars.prepare(longest, 60)
+    assert grammars.prepare(longest)
+
+
 def test_a_grammar_is_prepared_once_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     grammars, whole, may_go_on = grammars_of("byte-level"), GrammarCompiler.compile, threading.Event()
 

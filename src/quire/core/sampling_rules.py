@@ -109,7 +109,11 @@ def strings(remedy: str) -> Rule:
 
 def token_ids(field: str, value: Any, remedy: str = "pass a list of token ids") -> tuple[int, ...]:
     """None, or a list or tuple of token ids; stored as a tuple. The vocabulary's end is checked where it is known."""
-    return tuple(_token_id(field, value, item) for item in _as_tuple(field, value, "token ids", remedy))
+    ids = _as_tuple(field, value, "token ids", remedy)
+    # All at once first: one by one, a million take half a second.
+    if set(map(type, ids)) <= {int} and min(ids, default=0) >= 0 and max(ids, default=0) <= MAX_WIRE_INT:
+        return ids
+    return tuple(_token_id(field, value, item) for item in ids)
 
 
 def some_token_ids(field: str, value: Any) -> tuple[int, ...] | None:

@@ -178,7 +178,8 @@ def _is_long(prompt: Prompt) -> bool:
 
 
 def _asks_much(params: SamplingParams) -> bool:
-    return params.structured_outputs is not None or sum(map(len, params.bad_words)) > INLINE_PROMPT_LENGTH
+    """Bad words too, however few: spelling them may wait for another request's."""
+    return params.structured_outputs is not None or bool(params.bad_words)
 
 
 async def _off_the_loop(

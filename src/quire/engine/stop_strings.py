@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,7 @@ class StopStringMatcher:
         self._num_chars += len(text)
         return first
 
-    def _feed_one(self, index: int, stop: str, borders: list[int], text: str) -> int | None:
+    def _feed_one(self, index: int, stop: str, borders: Sequence[int], text: str) -> int | None:
         """Where the first match of one stop string ends, if it ends in this piece."""
         matched = self._matched[index]
         found: int | None = None
@@ -58,7 +59,8 @@ class StopStringMatcher:
         return found
 
 
-def _borders(stop: str) -> list[int]:
+@functools.lru_cache(maxsize=64)  # A request may have hundreds of samples, which have its stop strings in common.
+def _borders(stop: str) -> Sequence[int]:
     """borders[k]: length of the longest proper prefix of stop[:k] that is also its suffix."""
     borders = [0, 0]
     length = 0

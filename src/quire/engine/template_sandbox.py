@@ -37,7 +37,10 @@ from jinja2.visitor import NodeTransformer
 
 from quire.engine.template_budget import TemplateBudget, TemplateLimitError, TemplateLimits
 
-MAX_SOURCE_CHARS = 200_000
+MAX_SOURCE_CHARS = 65_536
+"""More than twice the longest of models that chat; compiling takes about a second and 50 MB."""
+MAX_CODE_CHARS = 8 * MAX_SOURCE_CHARS
+"""Of the Python that becomes of it. Python's own compiler lets no other thread run: half a second for that many."""
 MAX_INT_BITS = 100_000
 MAX_WIDTH = 100_000
 MAX_FIELD_WIDTH = 999
@@ -161,7 +164,10 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         """The hook jinja2 offers between parsing and generating code."""
-        return super()._generate(_Instrument().visit(source), *args, **kwargs)
+        code: str = super()._generate(_Instrument().visit(source), *args, **kwargs)
+        if len(code) > MAX_CODE_CHARS:
+            raise TemplateLimitError(f"it becomes {len(code)} characters of code, the limit is {MAX_CODE_CHARS}")
+        return code
 
     # What instrumented templates call: see _Instrument.
 

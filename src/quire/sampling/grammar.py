@@ -23,6 +23,8 @@ from quire.sampling.constraints import FORBIDDEN
 BoolArray = npt.NDArray[np.bool_]
 MAX_COMPILED = 32
 """Compiled grammars kept for the next row that wants the same one."""
+MAX_COMPILED_CHARACTERS = 2**20
+"""Of all that are kept together: a text that is forced takes some 300 bytes a character."""
 
 
 class Matcher(Protocol):
@@ -90,9 +92,13 @@ class Grammars:
                     lambda: self._compiler.compile(grammar)
                 )
             self._compiled.move_to_end(grammar)
-            if len(self._compiled) > MAX_COMPILED:
+            # Never the one that was asked for, however long.
+            while len(self._compiled) > 1 and self._keeps_too_much():
                 self._compiled.popitem(last=False)
         return compiled
+
+    def _keeps_too_much(self) -> bool:
+        return len(self._compiled) > MAX_COMPILED or sum(map(len, self._compiled)) > MAX_COMPILED_CHARACTERS
 
     @cached_property
     def _compiler(self) -> Compiler:

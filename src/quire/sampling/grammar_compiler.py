@@ -11,6 +11,8 @@ from quire.core.structured_outputs import MAX_LEXER_STATES
 
 FIRST = "\x02"
 """In front of a text, so that no tokenizer takes the text's start for that of a sentence. Nothing merges with it."""
+NUM_TOKENS_AHEAD = 8
+"""At least so many tokens of a text that a grammar forces are looked at: beyond them nothing bears on the next."""
 
 
 class GrammarCompiler:
@@ -21,7 +23,10 @@ class GrammarCompiler:
 
     def compile(self, grammar: str) -> llguidance.LLMatcher:
         limits = llguidance.LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
-        return llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+        # A long text that the grammar begins with is read once, here, and not by each copy while a step waits.
+        matcher.compute_bitmask()
+        return matcher
 
 
 def grammar_tokenizer(files: TokenizerFiles, vocab_size: int) -> llguidance.LLTokenizer:
@@ -51,10 +56,14 @@ class _GrammarVocabulary:
         self.bos_token_id = None
         self._tokenizer = tokenizers.Tokenizer.from_buffer(files.tokenizer_json)
         self._first_ids = self._encode(FIRST)
+        self._num_characters = NUM_TOKENS_AHEAD * max(map(len, self.tokens))
 
     def __call__(self, text: str) -> list[int]:
-        """The tokens the model itself would write a text with that a grammar forces."""
-        return self._encode(FIRST + text)[len(self._first_ids) :]
+        """The tokens the model itself would write a text with that a grammar forces; of a long text, its beginning.
+
+        It is asked for at every token of the text, of which it needs the next.
+        """
+        return self._encode(FIRST + text[: self._num_characters])[len(self._first_ids) :]
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

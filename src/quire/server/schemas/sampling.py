@@ -34,6 +34,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
 MAX_LISTED_TOKENS = 1024
 MAX_ALLOWED_TOKENS = 2**20
+MAX_BAD_WORD_LENGTH = 128
+"""The engine gets two spellings of each in tokens, one or more of which stand for a character."""
 MAX_LOGPROBS = 20
 
 NOT_SUPPORTED = "Not supported: "
@@ -47,6 +49,7 @@ def unsupported(remedy: str) -> Any:
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)]
+BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_LENGTH)]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
@@ -124,7 +127,7 @@ class GenerationFields(RequestBody):
         Field(None, description="Token ids (as digits) and what is added to their logits, -100 to 100.")
     )
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = None
-    bad_words: Annotated[list[StopString], Field(max_length=MAX_LISTED_TOKENS)] | None = None
+    bad_words: Annotated[list[BadWord], Field(max_length=MAX_LISTED_TOKENS)] | None = None
     priority: Priority | None = None
     cache_salt: CacheSalt | None = None
     request_id: RequestId | None = None
