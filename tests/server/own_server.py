@@ -61,6 +61,14 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
+def has_loopback_6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
 def num_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 

@@ -36,4 +36,4 @@ def make_record(**fields: Any) -> RequestRecord:
 
 def status(stats: EngineStats) -> EngineStatus:
     """An engine's newest heartbeat."""
-    return EngineStatus("ready", pid=1, sent_time=0.0, stats=stats)
+    return EngineStatus("ready", sent_time=0.0, stats=stats)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import openai
@@ -294,6 +295,12 @@ def test_numbers_that_json_does_not_have_are_refused(tiny_server: RunningServer,
     answer = tiny_server.http.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert "not valid JSON" in answer.json()["error"]["message"]
+
+
+def test_the_model_is_listed_as_it_is_served(tiny_server: RunningServer) -> None:
+    (model,) = tiny_server.client().models.list().data
+    assert (model.id, model.object, model.owned_by) == ("tiny", "model", "quire")
+    assert abs(time.time() - model.created) < 86_400, "that is no time of day"
 
 
 def test_another_models_name_is_not_found(tiny_server: RunningServer) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.server.records import make_record
+from tests.server.running_server import RunningServer
 
 from quire.server.request_log import LOGGERS, LineHandler, configure_logging, log_request, tenant_hash
 
@@ -158,3 +159,7 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
     finally:
         os.close(read_end)
         os.close(write_end)
+
+
+def test_a_server_says_what_its_engine_decided(tiny_server: RunningServer) -> None:
+    assert "maximum concurrency for 2,048 tokens" in tiny_server.log()

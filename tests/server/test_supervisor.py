@@ -15,8 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.server.own_server import has_loopback_6
 
-from quire.config import ServerConfig
+from quire.config import EngineConfig, ServerConfig
 from quire.engine.parent_watch import LEAVE
 from quire.errors import QuireError
 from quire.server import supervisor
@@ -87,10 +88,13 @@ def test_api_processes_leave_before_their_engine(tmp_path: Path, no_patience: li
 
 def test_who_does_not_leave_in_time_is_killed(tmp_path: Path, no_patience: list[float]) -> None:
     events: list[Any] = []
-    engine, deaf, other = Process(events, LEAVE), Process(events, signal.SIGKILL), Process(events, LEAVE)
+    engine, deaf, other = Process(events, signal.SIGKILL), Process(events, signal.SIGKILL), Process(events, LEAVE)
     supervised(tmp_path, engine, deaf, other)._stop(0, 10.0)
-    assert events == [(deaf, LEAVE), (other, LEAVE), (deaf, signal.SIGKILL), (engine, LEAVE)]
-    assert no_patience[0] == pytest.approx(15.0, abs=0.1), "the drain and the grace"
+    assert events == [
+        *((deaf, LEAVE), (other, LEAVE), (deaf, signal.SIGKILL)),
+        *((engine, LEAVE), (engine, signal.SIGKILL)),
+    ]
+    assert no_patience[0] == pytest.approx(20.0, abs=0.1), "the drain and the grace; the grace again"
 
 
 def test_a_second_signal_ends_the_patience(tmp_path: Path, no_patience: list[float]) -> None:
@@ -221,6 +225,18 @@ def test_a_child_is_its_own_group_and_reads_its_orders(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ('True {"a": 1}\n', 0), done.stderr
 
 
+def test_only_children_accept_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who came when they have gone would wait for as long as this process does."""
+    monkeypatch.setattr(supervisor, "_spawn", lambda *_: Process([]))
+    with listen("127.0.0.1", 0) as listener:
+        address = listener.getsockname()
+        made = supervised(tmp_path, Process([]))
+        made.start(EngineConfig(model="any"), "null", listener)
+        os.close(made._parent_end)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=10)
+
+
 def test_whoever_comes_early_waits_in_line() -> None:
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
@@ -232,16 +248,8 @@ def test_whoever_comes_early_waits_in_line() -> None:
         assert again.getsockname()[1] == port
 
 
-def _has_loopback_6() -> bool:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
-
-
 def test_addresses_of_version_6() -> None:
-    if not _has_loopback_6():
+    if not has_loopback_6():
         pytest.skip("no address of version 6 here")
     with listen("::1", 0) as listener:
         assert listener.family == socket.AF_INET6

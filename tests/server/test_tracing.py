@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from tests.server.own_server import own_server
 from tests.server.records import make_record
 
 from quire.cli.main import main
@@ -164,6 +165,15 @@ def test_a_request_that_never_ran_was_queued_to_its_end(collector: Collector) ->
 def test_phases_never_end_before_they_start() -> None:
     record = make_record(first_scheduled_time=101.0, first_token_time=100.5, finished_time=100.2)
     assert all(end >= start for _, start, end in phases(record))
+
+
+def test_what_a_server_did_last_is_told_before_it_ends(collector: Collector, smollm2: str) -> None:
+    with own_server(smollm2, "--executor", "null", "--otlp-endpoint", collector.url) as server:
+        with server.client() as client:
+            client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).raise_for_status()
+        server.process.terminate()
+        assert server.wait_exit() == 0
+    assert collector.named("llm_request")
 
 
 def test_no_collector_costs_only_the_spans(caplog: pytest.LogCaptureFixture) -> None:

@@ -139,13 +139,11 @@ class EngineStatus(msgspec.Struct, frozen=True):
     """The engine's heartbeat, sent by a thread that a long step does not hold up.
 
     `sent_time`: monotonic seconds, no later than what it tells. `step_seconds`: how long the step that runs now has been
-    running; 0 between steps. `error` comes with `failed`.
+    running; 0 between steps.
     """
 
     state: EngineState
-    pid: int
     sent_time: float
     info: EngineInfo | None = None
     stats: EngineStats | None = None
     step_seconds: float = 0.0
-    error: str | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 import zmq
@@ -35,7 +34,7 @@ class Received:
 class EngineLink:
     """A socket belongs to one thread: `send` is the event loop's, `receive` and `reply` are the reader's.
 
-    `engine_fd` is the end of a pipe whose other end the engine holds: when it closes, the engine is gone.
+    `engine_fd` is the end of a pipe that carries nothing. The engine holds its other end: when that closes, it is gone.
     """
 
     def __init__(self, addresses: EngineAddresses, client: int, engine_fd: int) -> None:
@@ -73,7 +72,7 @@ class EngineLink:
                 received.deltas += message.deltas
             else:
                 received.answers.append(message)
-        received.engine_ended = self._engine_fd in events and not os.read(self._engine_fd, 1)
+        received.engine_ended = self._engine_fd in events
         return received
 
     def close(self) -> None:

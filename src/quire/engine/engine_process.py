@@ -263,7 +263,6 @@ def main() -> int:
         with made_to_last():
             launched = launch(orders.config, orders.executor, on_files_ready=lambda: heartbeat.enter("loading"))
     except QuireError as error:
-        heartbeat.error = str(error)
         heartbeat.enter("failed")
         print(f"error: {error}", file=sys.stderr, flush=True)
         heartbeat.stop()
@@ -288,9 +287,8 @@ def _serve(
     heartbeat.enter("ready")
     try:
         service.run()
-    except Exception as error:
+    except Exception:
         logger.exception("The engine stopped.")
-        heartbeat.error = f"{type(error).__name__}: {error}"
         heartbeat.enter("failed")
         heartbeat.stop()
         return 1

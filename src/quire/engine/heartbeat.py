@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
@@ -26,7 +25,6 @@ class Heartbeat:
         self.state: EngineState = "fetching"
         self.info: EngineInfo | None = None
         self.stats: EngineStats | None = None
-        self.error: str | None = None
         self.step_start_time: float | None = None
         """Monotonic seconds; None between steps."""
         self._frames: Frames[EngineStatus] = Frames(EngineStatus)
@@ -60,4 +58,4 @@ class Heartbeat:
     def _status(self) -> EngineStatus:
         now, started = time.monotonic(), self.step_start_time
         step_seconds = 0.0 if started is None else max(0.0, now - started)
-        return EngineStatus(self.state, os.getpid(), now, self.info, self.stats, step_seconds, self.error)
+        return EngineStatus(self.state, now, self.info, self.stats, step_seconds)

@@ -198,8 +198,8 @@ class RemoteEngine:
             received = self._link.receive()
             listened_s = min(time.monotonic() - began, LISTEN_S)
             self._silence_s = self._silence_s + listened_s if received.nothing else 0.0
-            for status in received.statuses:
-                self._take_status(status)
+            if received.statuses:
+                self._take_status(received.statuses[-1])
             for answer in received.answers:
                 self._take_answer(answer)
             if received.deltas:
@@ -217,8 +217,14 @@ class RemoteEngine:
         error = EngineDeadError(
             f"The engine process has not been heard from for {self._silence_s:.0f} s; the request was given up."
         )
-        for request_id in self._requests.give_up_all(error):
-            self._link.reply(AbortRequest(self._client, request_id))
+        request_ids = self._requests.give_up_all(error)
+        # By the socket that the requests took: what comes by the other one may be read before them.
+        self._on_loop(lambda: self._tell_given_up(request_ids))
+
+    def _tell_given_up(self, request_ids: list[str]) -> None:
+        if not self._stopping:
+            for request_id in request_ids:
+                self._link.send(AbortRequest(self._client, request_id))
 
     def _take_status(self, status: EngineStatus) -> None:
         self.status = status
@@ -232,7 +238,7 @@ class RemoteEngine:
             except Exception:
                 logger.exception("The tokenizer could not be read.")
                 self._die("The tokenizer could not be read; the server's log has the reason.")
-                # Else each status that comes would be another attempt, and one that succeeds would make a dead client ready.
+                # Else the next status would be another attempt, and one that succeeds would make a dead client ready.
                 self._stopping = True
                 return
             self._requests.begin(files.tokenizer)

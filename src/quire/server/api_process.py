@@ -79,7 +79,7 @@ async def serve(orders: ApiOrders) -> None:
             lifespan="off",
         )
     )
-    draining = []
+    draining = []  # The loop itself keeps no task alive.
 
     async def drain() -> None:
         service, _ = await asyncio.shield(loading)
@@ -98,8 +98,6 @@ async def serve(orders: ApiOrders) -> None:
         # Of several, one that is not ready would take requests that another one could answer.
         await loading
     await server.serve(sockets=[_listener(orders)])
-    for task in draining:
-        task.cancel()
     service, _ = await loading
     await service.close()
 

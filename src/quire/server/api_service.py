@@ -28,9 +28,6 @@ from quire.server.view_hub import ViewHub
 
 logger = logging.getLogger("quire")
 
-STOP_S = 2.0
-"""For the last bytes of answers, once nothing more is computed."""
-
 
 class ApiService:
     """Made on the event loop. Raises InvalidRequestError for traces that cannot be sent."""
@@ -42,25 +39,20 @@ class ApiService:
         return make_app(self._state)
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse what is new and let what runs finish. A second signal's drain ends the first one's wait."""
+        """Refuse what is new and let what runs finish."""
         admission = self._state.admission
-        deadline = time.monotonic() + (0.0 if admission.draining else timeout_s)
         admission.draining = True
-        await self._finish_requests(deadline)
+        deadline = time.monotonic() + timeout_s
+        while admission.num_unfinished and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
         if admission.num_unfinished:
             logger.warning("%d requests did not finish in time; they fail.", admission.num_unfinished)
-            # Their clients are told so, which takes a moment.
             await asyncio.to_thread(self._state.connection.shutdown)
-            await self._finish_requests(time.monotonic() + STOP_S)
 
     async def close(self) -> None:
         if self._state.tracer is not None:
             await asyncio.to_thread(self._state.tracer.shutdown)
         self._state.connection.shutdown()
-
-    async def _finish_requests(self, deadline: float) -> None:
-        while self._state.admission.num_unfinished and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
 
 
 def _make_state(orders: ApiOrders) -> ServerState:

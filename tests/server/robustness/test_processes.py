@@ -18,7 +18,16 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.server.own_server import PATIENCE_S, OwnServer, counted, descendants, is_gone, own_server, wait_for
+from tests.server.own_server import (
+    PATIENCE_S,
+    OwnServer,
+    counted,
+    descendants,
+    has_loopback_6,
+    is_gone,
+    own_server,
+    wait_for,
+)
 
 NULL = ("--executor", "null", "--num-blocks", "9000", "--max-num-seqs", "64")
 SLOW = (*NULL, "--max-num-seqs", "1")
@@ -27,6 +36,15 @@ LONG = {"prompt": "go on", "max_tokens": 8000, "n": 16, "ignore_eos": True}
 """Some seconds of work, and megabytes of answer, on an engine that computes nothing."""
 NUM_LONGER = 128
 """Of samples instead: it does not end while a test does something, even if that is held up for seconds."""
+
+ADOPT_ORPHANS = """
+import ctypes, os, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+subprocess.Popen([sys.executable, *sys.argv[1:]])
+while True:
+    os.wait()
+"""
+"""Runs the rest of its command line, as a script in a container does. Linux wakes no stopped orphans of its session."""
 
 
 class Answer(threading.Thread):
@@ -161,6 +179,19 @@ def test_case_18_engine_killed_with_requests_pending(computing_server: OwnServer
     server.wait_all_gone()
 
 
+def test_an_engine_whose_step_fails_is_lost(smollm2: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif 'quire.engine.engine_process' in sys.orig_argv:\n"
+        "    from quire.engine.engine import Engine\n    Engine.step = lambda _: [][0]\n"
+    )
+    with own_server(smollm2, *NULL, environment={"PYTHONPATH": str(tmp_path)}) as server:
+        answer = Answer(server)
+        assert "engine process ended" in error_of(answer)
+        assert "IndexError" not in answer.text
+        wait_for(lambda: "ended with code 1; requests get 503" in server.log(), "word of it")
+        assert "IndexError" in server.log()
+
+
 @pytest.mark.real
 def test_case_19_engine_frozen_and_thawed(computing_server: OwnServer) -> None:
     server = computing_server
@@ -214,11 +245,13 @@ def test_case_22_api_process_killed(smollm2: str) -> None:
 @pytest.mark.parametrize("frozen", [False, True])
 def test_case_22_supervisor_killed(smollm2: str, frozen: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="q") as folder:
-        with own_server(smollm2, *NULL, environment={"TMPDIR": folder}) as server:
+        settings: dict[str, Any] = {"python_flags": ("-c", ADOPT_ORPHANS), "environment": {"TMPDIR": folder}}
+        with own_server(smollm2, *NULL, **settings) as server:
             assert list(Path(folder).iterdir())
             if frozen:
                 os.kill(server.engine_pid, signal.SIGSTOP)
-            os.kill(server.pid, signal.SIGKILL)
+            (supervisor,) = server.children("quire.cli.main")
+            os.kill(supervisor, signal.SIGKILL)
             server.wait_all_gone()
         assert not list(Path(folder).iterdir())
 
@@ -309,6 +342,17 @@ def test_an_engine_that_is_killed_while_loading_ends_the_server(smollm2: str, tm
         assert "ended with code -9 before it was ready" in server.log()
 
 
+def test_an_api_process_that_cannot_load_ends_the_server(smollm2: str, tmp_path: Path) -> None:
+    """Its port is open by then, and nobody would ever be answered."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'quire.server.api_process' in sys.orig_argv:\n    sys.modules['quire.server.api_service'] = None\n"
+    )
+    with own_server(smollm2, *NULL, ready=False, environment={"PYTHONPATH": str(tmp_path)}) as server:
+        assert server.wait_exit() == 1
+        assert "API process 0 ended with code 1; stopping." in server.log()
+
+
 def test_what_the_hubs_library_says_is_said_once(tmp_path: Path) -> None:
     """It prints its log itself, here of the tries to reach a hub, between which the engine process does not wait."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -357,6 +401,14 @@ def test_a_quiet_server_says_nothing(smollm2: str, reserved_port: int) -> None:
         server.terminate()
         output, errors = server.communicate(timeout=PATIENCE_S)
     assert (output, errors) == (b"", b"")
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_a_port_that_the_system_chose_is_told_in_any_case(smollm2: str, host: str, shown: str) -> None:
+    if host == "::1" and not has_loopback_6():
+        pytest.skip("no address of version 6 here")
+    with own_server(smollm2, "--quiet", "--host", host, *NULL, ready=False) as server:
+        assert f"Listening on http://{shown}:{server.port} " in server.log()
 
 
 def test_case_25_port_in_use(smollm2: str) -> None:
