@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 
 class FakeServer:
     """`plan` holds the behaviour of the next requests ("ok" when it is empty); `gap_s` is the time between streamed
-    tokens, `delay_s` that before an answer.
+    tokens, `delay_s` that before an answer, `retry_after` what a busy one says.
 
     `bodies` are the requests that came, `num_closed` those whose client left before the end.
     """
@@ -26,6 +26,7 @@ class FakeServer:
         self.plan: list[str] = []
         self.gap_s = 0.0
         self.delay_s = 0.0
+        self.retry_after = "0"
         self.bodies: list[dict[str, Any]] = []
         self.num_closed = 0
         self.num_prompt_tokens = self.num_output_tokens = 0
@@ -79,8 +80,11 @@ class FakeServer:
         await asyncio.sleep(self.delay_s)
         if behaviour == "refuse":
             return _error(400, "this is refused")
-        if behaviour == "busy":
-            return JSONResponse({"error": {"message": "busy"}}, 429, {"Retry-After": "0"})
+        if behaviour in ("busy", "loading"):
+            status = 429 if behaviour == "busy" else 503
+            return JSONResponse({"error": {"message": behaviour}}, status, {"Retry-After": self.retry_after})
+        if behaviour == "list":
+            return JSONResponse([])
         if behaviour == "hang" and not body.get("stream"):
             await asyncio.sleep(60)
         if body.get("stream"):

@@ -57,11 +57,12 @@ def test_a_run(server: FakeServer, bench: Bench, endpoint: str, capsys: pytest.C
     assert result["request_goodput"] == pytest.approx(result["request_throughput"])
     assert len(result["requests"]) == 10
     assert result["workload"]["dataset"] == "random"
-    body = server.bodies[-1]
+    first, body = server.bodies[0], server.bodies[-1]
+    assert first["max_tokens"] == 4, "the short one that comes before"
     assert (body["max_tokens"], body["temperature"], body["ignore_eos"]) == (5, 0, True)
     if endpoint == "completions":
         assert result["total_input_tokens"] == 80
-        assert len(body["prompt"]) == 8
+        assert (len(first["prompt"]), len(body["prompt"])) == (1, 8)
     shown = capsys.readouterr().out
     for words in ("Successful requests", "Output token throughput", "Mean TTFT (ms)", "P99 ITL (ms)", "goodput"):
         assert words in shown
@@ -69,8 +70,12 @@ def test_a_run(server: FakeServer, bench: Bench, endpoint: str, capsys: pytest.C
 
 def test_shapes_of_traffic_and_limits(server: FakeServer, bench: Bench) -> None:
     flags = ["--ramp-up-strategy", "exponential", "--ramp-up-start-rps", "50", "--ramp-up-end-rps", "500"]
+    flags += ["--metric-percentiles", "0,100", "--extra-body", '{"temperature": 0.5, "top_k": 3}']
     code, result = bench(*flags, "--max-concurrency", "2", "--burstiness", "2", "--no-ignore-eos")
     assert code == 0
+    assert result["p0_ttft_ms"] <= result["p100_ttft_ms"]
+    assert "requests" not in result, "only with --save-detailed"
+    assert (server.bodies[-1]["temperature"], server.bodies[-1]["top_k"]) == (0.5, 3)
     assert (result["request_rate"], result["ramp_up_end_rps"], result["max_concurrency"]) == (50, 500, 2)
     assert "ignore_eos" not in server.bodies[-1]
 
@@ -96,6 +101,11 @@ def test_a_sweep_and_its_picture(server: FakeServer, bench: Bench, tmp_path: Pat
     assert plot.read_bytes().startswith(b"\x89PNG")
     prompts = {tuple(body["prompt"]) for body in server.bodies if len(body["prompt"]) == 8}
     assert len(prompts) == 30, "no run's prompts are in the cache of the one before"
+
+
+def test_a_sweep_of_one_rate_is_a_sweep(bench: Bench) -> None:
+    _, result = bench("--sweep", "500")
+    assert [run["request_rate"] for run in result["sweep"]] == [500]
 
 
 def test_a_trace_and_its_picture(bench: Bench, tmp_path: Path) -> None:
@@ -125,11 +135,17 @@ def test_a_trace_and_its_picture(bench: Bench, tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_does_not_fit_the_servers_context_is_cut(server: FakeServer, bench: Bench) -> None:
-    server.max_model_len = 10
-    _, result = bench()
+@pytest.mark.parametrize(("endpoint", "max_model_len"), [("completions", 10), ("chat", 74)])
+def test_what_does_not_fit_the_servers_context_is_cut(
+    server: FakeServer, bench: Bench, endpoint: str, max_model_len: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A chat's template may put 64 tokens around the prompt."""
+    server.max_model_len = max_model_len
+    _, result = bench("--endpoint", endpoint)
     assert result["num_cut"] == 10
-    assert result["total_input_tokens"] == 50
+    assert "10 of 10 requests were cut to fit." in capsys.readouterr().out
+    if endpoint == "completions":
+        assert result["total_input_tokens"] == 50
 
 
 def test_failures_are_counted_and_told(server: FakeServer, bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

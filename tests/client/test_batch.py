@@ -163,7 +163,7 @@ def test_an_output_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_refusals_are_records_and_a_busy_server_is_asked_again(server: FakeServer, tmp_path: Path) -> None:
-    server.plan = ["refuse", "busy", "busy"]
+    server.plan = ["refuse", "busy", "loading"]
     source = write(tmp_path / "in.jsonl", [request("a"), request("b")])
     counts = run(source, tmp_path / "out.jsonl", server.url, max_concurrency=1)
     found = records(tmp_path / "out.jsonl")
@@ -172,6 +172,33 @@ def test_refusals_are_records_and_a_busy_server_is_asked_again(server: FakeServe
     assert found["a"]["response"]["body"]["error"]["message"] == "this is refused"
     assert found["b"]["response"]["status_code"] == 200
     assert len(server.bodies) == 4
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "waits"),
+    [("0", 0.1), ("7", 7), ("-7", 0.1), ("1e9", 30), ("nan", 0.1), ("Wed, 21 Oct 2026 07:28:00 GMT", 1)],
+)
+def test_a_busy_server_says_how_long_to_wait(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry_after: str, waits: float
+) -> None:
+    waited, sleep = list[float](), asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        if threading.current_thread() is threading.main_thread():
+            waited.append(seconds)
+            seconds = 0
+        await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    server.plan, server.retry_after = ["busy"], retry_after
+    assert run(write(tmp_path / "in.jsonl", [request("a")]), tmp_path / "out.jsonl", server.url).completed == 1
+    assert [seconds for seconds in waited if seconds] == [waits]
+
+
+def test_an_answer_of_another_shape_is_kept_as_it_is(server: FakeServer, tmp_path: Path) -> None:
+    server.plan = ["list"]
+    assert run(write(tmp_path / "in.jsonl", [request("a")]), tmp_path / "out.jsonl", server.url).completed == 1
+    assert records(tmp_path / "out.jsonl")["a"]["response"] == {"status_code": 200, "request_id": None, "body": []}
 
 
 def test_what_a_server_is_too_busy_for_is_left_to_the_next_run(
@@ -183,6 +210,7 @@ def test_what_a_server_is_too_busy_for_is_left_to_the_next_run(
     with pytest.raises(RemoteError, match=r"stays busy \(429 .*run again"):
         run(source, tmp_path / "out.jsonl", server.url, max_concurrency=1)
     assert set(records(tmp_path / "out.jsonl")) == {"a"}
+    assert server.plan == [], "it was asked as often as may be"
     again = run(source, tmp_path / "out.jsonl", server.url)
     assert (again.earlier, again.completed) == (1, 1)
 

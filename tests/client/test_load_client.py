@@ -161,6 +161,103 @@ def test_a_stream_that_ends_by_closing() -> None:
     against(close_at_the_end, ask)
 
 
+def answer_of(events: bytes, *headers: bytes) -> bytes:
+    head = b"\r\n".join([b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(events), *headers])
+    return head + b"\r\n\r\n" + events
+
+
+FINISHED = EVENTS.removesuffix(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (answer_of(FINISHED), None),
+        (answer_of(b'data: {"choices":[{"text":"a"}]}\n\ndata: [DONE]\n\n'), None),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + FINISHED, "before the stream's end"),
+        (b"", "closed the connection"),
+    ],
+    ids=["finish reason", "done", "closed after the finish reason", "no answer"],
+)
+def test_what_ends_a_stream(answer: bytes, error: str | None) -> None:
+    async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+
+    async def ask(url: str) -> None:
+        client = LoadClient(parse_address(url), 10)
+        answer = await client.stream("/v1/completions", b"")
+        client.close()
+        assert (answer.error is None) if error is None else (error in str(answer.error))
+
+    against(answer_and_close, ask)
+
+
+@pytest.mark.parametrize(
+    ("second", "error"),
+    [
+        (answer_of(EVENTS)[:-20], "before the stream's end"),
+        (answer_of(b'data: {"error":"full"}\n\n' + EVENTS)[:-20], "full"),
+        (answer_of(EVENTS, b"Connection: close"), None),
+    ],
+    ids=["cut", "failed", "last"],
+)
+def test_a_kept_connection_whose_next_answer_is_its_last(second: bytes, error: str | None) -> None:
+    """What was heard of is not asked for again, and what comes after it is asked for over another connection."""
+    connections: list[int] = []
+
+    async def two_answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(0)
+        for answer in (answer_of(EVENTS), second):
+            await reader.readuntil(b"\r\n\r\n")
+            connections[-1] += 1
+            writer.write(answer)
+        if error != "before the stream's end":
+            await reader.read()
+
+    async def ask(url: str) -> None:
+        client = LoadClient(parse_address(url), 10)
+        errors = [(await client.stream("/v1/completions", b"")).error for _ in range(3)]
+        client.close()
+        assert (errors[0], errors[2]) == (None, None)
+        assert (errors[1] is None) if error is None else (error in str(errors[1]))
+
+    against(two_answers, ask)
+    assert connections == [2, 1]
+
+
+def test_a_connection_that_was_closed_while_nobody_used_it_is_replaced() -> None:
+    closed = asyncio.Event()
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer_of(EVENTS))
+        writer.close()
+        await writer.wait_closed()
+        closed.set()
+
+    async def ask(url: str) -> None:
+        client = LoadClient(parse_address(url), 10)
+        assert (await client.stream("/v1/completions", b"")).error is None
+        await closed.wait()
+        await asyncio.sleep(0.1)
+        assert (await client.stream("/v1/completions", b"")).error is None
+        client.close()
+
+    against(answer_once, ask)
+
+
+def test_an_error_without_words_is_called_by_its_kind() -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+
+    async def ask(url: str) -> None:
+        client = LoadClient(parse_address(url.replace("http:", "https:")), 10)
+        assert (await client.stream("/v1/completions", b"")).error == "ConnectionResetError"
+
+    against(close, ask)
+
+
 def test_a_server_that_speaks_no_http() -> None:
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -180,8 +277,8 @@ def test_a_server_that_speaks_no_http() -> None:
 @given(st.lists(st.integers(1, 40), max_size=30), st.sampled_from([b"\n", b"\r\n"]))
 def test_events_do_not_depend_on_how_the_bytes_are_cut(cuts: list[int], newline: bytes) -> None:
     text = (
-        b': alive\n\ndata: {"choices":[{"text":"a"}]}\n\nevent: x\ndata: {"choices":\ndata: [{"text":"b"}]}\n\n'
-        b'data:{"usage":{"completion_tokens":2}}\n\ndata: [DONE]\n\n'
+        b': alive\n\ndata: {"choices":[{"text":"a"}]}\nid: 1\n\nevent: x\ndata: {"choices":\ndata: [{"text":"b"}]}\n\n'
+        b'data:{"usage":{"completion_tokens":2}}\n\nid: 2\ndata: [DONE]\n\n'
     ).replace(b"\n", newline)
     cutter, chunks, rest = EventCutter(), [], text
     for cut in cuts:
@@ -192,6 +289,23 @@ def test_events_do_not_depend_on_how_the_bytes_are_cut(cuts: list[int], newline:
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 2
     assert cutter.done
+
+
+@pytest.mark.parametrize(
+    ("choice", "counts", "text"),
+    [
+        ({"text": "a"}, True, "a"),
+        ({"delta": {"role": "assistant", "content": ""}}, False, ""),
+        ({"delta": {}, "finish_reason": "stop"}, False, ""),
+        ({"delta": {"content": "a"}}, True, "a"),
+        ({"delta": {"reasoning": "a"}}, True, ""),
+        ({"delta": {"reasoning_content": "a"}}, True, ""),
+        ({"delta": {"tool_calls": [{"index": 0}]}}, True, ""),
+    ],
+)
+def test_what_counts_as_output(choice: dict[str, Any], counts: bool, text: str) -> None:
+    (chunk,) = EventCutter().feed(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
+    assert (chunk.choices[0].adds_output(), chunk.choices[0].shown_text) == (counts, text)
 
 
 @pytest.mark.parametrize(

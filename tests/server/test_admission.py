@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import Request
 
 from quire.config import ServerConfig
 from quire.server.admission import Admission, DrainingError, OverloadedError
+from quire.server.app import make_app
+from quire.server.metrics import Metrics
+from quire.server.response_store import ResponseStore
 from quire.server.serving import client_of, time_left
 
 
@@ -69,3 +74,55 @@ def test_of_two_times_the_nearer_counts_and_a_request_waits_once() -> None:
     assert (left, "not started" in what) == (0, True)
     left, what = time_left(config, arrival_time, has_begun=True)
     assert (left != 0, "not finished" in what) == (True, True)
+
+
+SAID = [{"role": "user", "content": "Hi"}]
+MESSAGE = {"model": "tiny", "max_tokens": 1, "messages": SAID}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Hi"}),
+        ("/v1/chat/completions", {"messages": SAID}),
+        ("/v1/responses", {"input": "Hi"}),
+        ("/v1/responses/input_tokens", {"input": "Hi"}),
+        ("/v1/messages", MESSAGE),
+        ("/v1/messages/count_tokens", MESSAGE),
+        ("/tokenize", {"prompt": "Hi"}),
+        ("/tokenize", {"messages": SAID}),
+        ("/detokenize", {"tokens": [1]}),
+    ],
+)
+def test_a_prompt_is_not_even_read_without_a_place(path: str, body: dict[str, Any]) -> None:
+    """There is no tokenizer here that could."""
+    response = post_to_full_server(path, body)
+    assert response.status_code == 429, response.text
+
+
+@pytest.mark.parametrize(
+    ("limits", "status"),
+    [({"max_client_requests": 2}, 429), ({"max_client_requests": 1}, 400), ({"max_queued_requests": 1}, 400)],
+)
+def test_more_prompts_than_there_are_places_need_not_come_again(limits: dict[str, Any], status: int) -> None:
+    assert post_to_full_server("/v1/completions", {"prompt": ["a", "b"]}, **limits).status_code == status
+
+
+def post_to_full_server(path: str, body: dict[str, Any], **limits: Any) -> httpx.Response:
+    server = SimpleNamespace(
+        config=ServerConfig(**limits),
+        model_name="tiny",
+        llm=SimpleNamespace(tokenizer=None),
+        connection=SimpleNamespace(check_alive=lambda: None, ready=True),
+        admission=Admission(1, 1),
+        metrics=Metrics("tiny"),
+        responses=ResponseStore(),
+    )
+
+    async def post() -> httpx.Response:
+        transport = httpx.ASGITransport(make_app(server))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post(path, json=body)
+
+    with server.admission.enter("127.0.0.1"):
+        return asyncio.run(post())

@@ -8,7 +8,7 @@ from tests.engine.small_tokenizers import byte_level_json, tokenizer_files
 from tests.server.tools.samples import parse_in_pieces, read_whole, tool_parser
 
 from quire.engine.tokenizer import Tokenizer
-from quire.server.answer_events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from quire.server.answer_events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart, merge_events
 from quire.server.answer_parser import AnswerFormat, AnswerParser, choose_answer_format
 from quire.server.reasoning.parser import ReasoningParser
 from quire.server.reasoning.registry import REASONING_STYLES
@@ -56,6 +56,13 @@ def test_reasoning_then_calls_cut_anywhere() -> None:
         for cut in range(len(text) + 1):
             assert parse_in_pieces(parser(), [text[:cut], text[cut:]]) == expected
         assert parse_in_pieces(parser(), text) == expected
+
+
+def test_of_marks_that_begin_alike_the_shorter_one_is_read_wherever_the_text_is_cut() -> None:
+    text = "a<|end|>b<|endx"
+    for cut in range(len(text) + 1):
+        for hidden in (["<|end|>", "<|end"], ["<|end", "<|end|>"]):
+            assert parse_in_pieces(AnswerParser(hidden=hidden), [text[:cut], text[cut:]]) == [ContentDelta("a|>bx")]
 
 
 def test_every_cut_short_answer_is_flushed() -> None:
@@ -129,3 +136,10 @@ def test_names_override_the_template() -> None:
     llama = format_of(QWEN3, tool_call_parser="llama3_json", reasoning_parser="none")
     text = json.dumps({"name": "now", "parameters": {}})
     assert len(read_whole(llama.parser(TOOLS, AUTO), text).tool_calls) == 1
+
+
+def test_neighbouring_pieces_are_joined_but_not_those_of_different_calls() -> None:
+    calls = [ToolCallStart(0, "a", "now"), ToolCallStart(1, "b", "now")]
+    pieces = [ToolCallArguments(0, "{"), ToolCallArguments(0, "}"), ToolCallArguments(1, "{}")]
+    assert merge_events([*calls, *pieces]) == [*calls, ToolCallArguments(0, "{}"), ToolCallArguments(1, "{}")]
+    assert merge_events([ContentDelta(""), ReasoningDelta("a"), ReasoningDelta("b")]) == [ReasoningDelta("ab")]

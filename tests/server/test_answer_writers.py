@@ -40,8 +40,11 @@ TURN = ChatTurn(
     Conversation(messages=[], tools=TOOLS, choice=ToolChoice("auto")),
     AnswerFormat(TOOL_FORMATS["hermes"], REASONING_STYLES["think"]),
 )
+NO_TOOLS_TURN = ChatTurn("prompt", list(b"prompt"), Conversation(messages=[]), TURN.answer_format)
+PLAIN_TURN = ChatTurn("prompt", list(b"prompt"), Conversation(messages=[]), AnswerFormat(None, None))
 TWO_CALLS = TEXT + '\n<tool_call>\n{"name": "f-1", "arguments": {}}\n</tool_call>\n'
-SAID_TOO = "<think>\nWhy?\n</think>\n\nBecause.\n\n<tool_call>\n" + '{"name": "now", "arguments": {}}\n</tool_call>'
+CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+SAID_TOO = f"<think>\nWhy?\n</think>\n\nBecause.\n\n{CALL}"
 ANSWERS = ["", " \n", "Plain text.", "\n\n Plain", TEXT, TWO_CALLS, SAID_TOO]
 
 RESPONSE_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
@@ -49,16 +52,16 @@ MESSAGE_EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStream
 
 
 def outputs(pieces: Sequence[str], finish_reason: str = "stop", stop_reason: str | None = None) -> list[RequestOutput]:
-    """One output a piece, a token each, then one with the end."""
+    """One output a piece, a token each, then one with the end, which has two."""
     samples = [CompletionOutput(0, piece, [1]) for piece in pieces]
-    samples.append(CompletionOutput(0, "", [2], finish_reason=finish_reason, stop_reason=stop_reason))
+    samples.append(CompletionOutput(0, "", [2, 3], finish_reason=finish_reason, stop_reason=stop_reason))
     return [
         RequestOutput("r", "prompt", list(b"prompt"), [sample], sample.finished(), num_cached_tokens=4)
         for sample in samples
     ]
 
 
-def response_writer(kept: list[ResponseAnswer] | None = None) -> ResponseWriter:
+def response_writer(kept: list[ResponseAnswer] | None = None, turn: ChatTurn = TURN) -> ResponseWriter:
     answer = ResponseAnswer(
         id="resp_1",
         created_at=1,
@@ -78,7 +81,7 @@ def response_writer(kept: list[ResponseAnswer] | None = None) -> ResponseWriter:
         truncation="disabled",
         user=None,
     )
-    return ResponseWriter(TOKENIZER, TURN, answer, (kept if kept is not None else []).append)
+    return ResponseWriter(TOKENIZER, turn, answer, (kept if kept is not None else []).append)
 
 
 def message_writer(max_tokens: int = 10_000) -> MessageWriter:
@@ -155,6 +158,54 @@ def test_the_order_of_response_events() -> None:
     ]
 
 
+def test_the_order_of_message_events() -> None:
+    events = events_of(message_writer(), outputs([SAID_TOO]))
+    types = [event["type"].removeprefix("content_block_") for event in events]
+    assert types == [
+        *("message_start", "ping"),
+        *("start", "delta", "delta", "stop", "start", "delta", "stop", "start", "delta", "stop"),
+        *("message_delta", "message_stop"),
+    ]
+    deltas = [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"]
+    assert deltas == ["thinking_delta", "signature_delta", "text_delta", "input_json_delta"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "text", "blocks"),
+    [
+        (TURN, " \n", []),
+        (TURN, "\n\n Plain", [("message", "\n\n Plain")]),
+        (TURN, SAID_TOO, [("reasoning", "Why?"), ("message", "Because.\n\n"), ("now", "{}")]),
+        (TURN, f"\nSo.{CALL}\n{CALL}\nAnd.", [("message", "\nSo."), *[("now", "{}")] * 2, ("message", "\nAnd.")]),
+        (NO_TOOLS_TURN, "", []),
+        (NO_TOOLS_TURN, "\n \nPlain", [("message", "\n \nPlain")]),
+        (NO_TOOLS_TURN, "<think>Why?</think> ", [("reasoning", "Why?")]),
+        (NO_TOOLS_TURN, "<think>Why?</think> So.", [("reasoning", "Why?"), ("message", " So.")]),
+    ],
+)
+def test_space_alone_makes_no_block_and_is_said_once(turn: ChatTurn, text: str, blocks: list[tuple[str, str]]) -> None:
+    for pieces in ([text], list(text)):
+        last = RESPONSE_EVENT.validate_python(events_of(response_writer(turn=turn), outputs(pieces))[-1])
+        assert last.type == "response.completed"
+        assert contents(last.response) == blocks
+
+
+@pytest.mark.parametrize(
+    ("text", "finish_reason", "statuses"),
+    [
+        ("<think>Why?</think>Be", "stop", ["completed", "completed"]),
+        ("<think>Why?</think>Be", "length", ["completed", "incomplete"]),
+        ("<think>Why?</think> ", "length", ["completed"]),
+        ("<think>Wh", "length", ["incomplete"]),
+    ],
+)
+def test_what_was_cut_is_incomplete(text: str, finish_reason: str, statuses: list[str]) -> None:
+    writer = response_writer(turn=NO_TOOLS_TURN)
+    events_of(writer, outputs([text], finish_reason))
+    assert [item["status"] for item in json.loads(encode(writer))["output"]] == statuses
+    assert (writer.whole.completed_at is None) == (finish_reason == "length")
+
+
 def test_a_response_counts_its_tokens_and_is_kept_once_whole() -> None:
     kept: list[ResponseAnswer] = []
     writer = response_writer(kept)
@@ -166,7 +217,7 @@ def test_a_response_counts_its_tokens_and_is_kept_once_whole() -> None:
     usage = writer.whole.usage
     assert usage is not None
     assert (usage.input_tokens, usage.input_tokens_details.cached_tokens) == (6, 4)
-    assert (usage.output_tokens, usage.total_tokens) == (len(SAID_TOO) + 1, len(SAID_TOO) + 7)
+    assert (usage.output_tokens, usage.total_tokens) == (len(SAID_TOO) + 2, len(SAID_TOO) + 8)
     assert usage.output_tokens_details.reasoning_tokens == len("Why?")
 
 
@@ -198,7 +249,7 @@ def test_message_events_are_what_anthropic_reads(text: str) -> None:
     streamed = Message.model_validate(snapshot.to_dict())
     assert without_ids(message.to_dict()["content"]) == without_ids(streamed.to_dict()["content"])
     assert message.stop_reason == streamed.stop_reason == ("tool_use" if "tool_call>\n{" in text else "end_turn")
-    assert streamed.usage.output_tokens == len(text) + 1
+    assert streamed.usage.output_tokens == len(text) + 2
     assert (message.usage.input_tokens, message.usage.cache_read_input_tokens) == (2, 4)
 
 
@@ -208,7 +259,7 @@ def test_message_events_are_what_anthropic_reads(text: str) -> None:
         ("stop", None, 100, ("end_turn", None)),
         ("stop", "END", 100, ("stop_sequence", "END")),
         ("stop", 7, 100, ("end_turn", None)),
-        ("length", None, 2, ("max_tokens", None)),
+        ("length", None, 3, ("max_tokens", None)),
         ("length", None, 100, ("model_context_window_exceeded", None)),
     ],
 )

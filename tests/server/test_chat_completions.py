@@ -128,6 +128,25 @@ def test_logprobs_carry_bytes_that_make_the_text(tiny_server: RunningServer) -> 
         assert entry.top_logprobs[0].logprob == entry.logprob >= entry.top_logprobs[1].logprob
 
 
+def test_logprobs_alone_are_those_of_the_tokens(tiny_server: RunningServer) -> None:
+    choice = chat(tiny_server, logprobs=True, max_completion_tokens=7).choices[0]
+    assert choice.logprobs is not None
+    assert [entry.top_logprobs for entry in choice.logprobs.content or ()] == [[]] * 7
+
+
+def test_of_two_limits_the_newer_counts(tiny_server: RunningServer) -> None:
+    usage = chat(tiny_server, max_tokens=3, max_completion_tokens=5).usage
+    assert usage is not None
+    assert usage.completion_tokens == 5
+
+
+def test_a_prompt_far_too_long_can_be_cut(tiny_server: RunningServer) -> None:
+    messages = [{"role": "user", "content": "long " * 20_000}]
+    usage = chat(tiny_server, messages=messages, extra_body={"truncate_prompt_tokens": 50}).usage
+    assert usage is not None
+    assert usage.prompt_tokens == 50
+
+
 def test_usage_and_token_ids(tiny_server: RunningServer) -> None:
     parts = chunks(
         tiny_server,

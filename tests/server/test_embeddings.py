@@ -17,11 +17,13 @@ import pytest
 from fastapi import FastAPI
 
 from quire.config import ServerConfig
-from quire.core.embedding import PoolingOutput, PoolingRequestOutput
+from quire.core.embedding import PoolingOutput, PoolingParams, PoolingRequestOutput
+from quire.core.outputs import RequestMetrics
 from quire.engine.async_llm import AsyncLLM
 from quire.server.admission import Admission
 from quire.server.errors import add_error_handlers
 from quire.server.metrics import Metrics
+from quire.server.request_record import RequestRecord
 from quire.server.routes import embeddings
 from quire.server.schemas.embeddings import MAX_TEXTS
 
@@ -218,6 +220,23 @@ def test_a_text_whose_numbers_are_not_finite_is_a_failed_computation(path: str, 
     assert 'request_success_total{engine="0",finished_reason="error",model_name="tiny"} 1.0' in metrics
 
 
+def test_the_engine_hears_how_urgent_texts_are_and_whose_and_their_request_is_one() -> None:
+    asked: list[Any] = []
+    records: list[RequestRecord] = []
+
+    async def encode(text: str, *, pooling_params: PoolingParams, **options: Any) -> PoolingRequestOutput:
+        asked.append(options)
+        times = RequestMetrics(first_scheduled_time=2.0 if text == "a" else 1.0)
+        return PoolingRequestOutput(f"of {text}", text, [1], PoolingOutput(np.ones(1, np.float32)), metrics=times)
+
+    noted = make_app(SimpleNamespace(encode=encode))  # type: ignore[arg-type]
+    noted.state.server.tracer = SimpleNamespace(trace=records.append)
+    assert post(noted, "/v1/embeddings", input=["a", "b"], priority=-3, user="u").status_code == 200
+    assert asked == [{"priority": -3, "tenant": "127.0.0.1/u"}] * 2
+    (record,) = records
+    assert (record.request_id, record.first_scheduled_time, record.num_prompt_tokens) == ("of a", 1.0, 2)
+
+
 def test_requests_are_counted(tiny_bert: Path) -> None:
     llm = AsyncLLM(str(tiny_bert), num_threads=1)
     app = make_app(llm)
@@ -266,6 +285,7 @@ def test_rerank(app: FastAPI) -> None:
     assert body["usage"]["total_tokens"] > 0
     short = post(app, "/v1/rerank", query="a cat", documents=documents, top_n=1, return_documents=False).json()
     assert short["results"] == [{"index": 1, "relevance_score": found[0]}]
+    assert len(post(app, "/v1/rerank", query="a cat", documents=documents, top_n=0).json()["results"]) == 4
     assert error(post(app, "/v1/rerank", query="a", documents=["a", "cat " * 50]))["param"] == "documents[1]"
     assert error(post(app, "/v1/rerank", query="a", documents=["a"], top_n=-1))["param"] == "top_n"
     assert error(post(app, "/v1/rerank", query="", documents=["a"]))["param"] == "query"

@@ -70,6 +70,8 @@ def test_an_answer_has_what_openai_says(tiny_server: RunningServer) -> None:
     assert answer.metadata == {"a": "b"}
     assert (answer.instructions, answer.max_output_tokens, answer.temperature, answer.top_p) == ("Be brief.", 12, 0, 1)
     assert [tool.to_dict() for tool in answer.tools] == [WEATHER]
+    strict = WEATHER | {"strict": True}
+    assert [tool.to_dict() for tool in respond(tiny_server, tools=[strict]).tools] == [strict]
     assert answer.usage is not None
     assert answer.usage.output_tokens == 12
     assert answer.usage.total_tokens == answer.usage.input_tokens + 12
@@ -167,6 +169,12 @@ def test_input_items_page_by_page(tiny_server: RunningServer) -> None:
         page = client.responses.input_items.list(answer.id, order=order, limit=2)
         assert page.has_more
         assert [item.type for item in page] == expected
+    assert not client.responses.input_items.list(answer.id, limit=len(kinds)).has_more
+    said = respond(tiny_server, input=[{"role": role, "content": "x"} for role in ("user", "assistant", "user")])
+    listed = tiny_server.http.get(f"/v1/responses/{said.id}/input_items?order=asc").json()["data"]
+    assert [(item["status"], item["content"][0]["type"]) for item in listed] == [
+        ("completed", kind) for kind in ("input_text", "output_text", "input_text")
+    ]
 
 
 def test_items_of_every_kind_reach_the_model(tiny_server: RunningServer) -> None:
@@ -265,6 +273,8 @@ def test_a_conversation_too_long_is_refused_or_loses_its_beginning(tiny_server: 
         respond(tiny_server, input=talk)
     answer = respond(tiny_server, input=talk, instructions="Stay.", truncation="auto")
     assert answer.truncation == "auto"
+    told = [{"role": "developer", "content": "Stay."}, *talk]
+    assert usage(respond(tiny_server, input=told, truncation="auto"))[0] == usage(answer)[0]
     stays = {"role": "system", "content": "Stay."}
     lengths = {start: count([stays, *talk[start:]]) for start in range(len(talk))}
     start = next(start for start, (length, limit) in lengths.items() if length + 12 <= limit)
@@ -288,16 +298,20 @@ def alternating_server(tiny_model: str, tmp_path_factory: pytest.TempPathFactory
         yield server
 
 
-@pytest.mark.parametrize("num_chars", [140, 150, 160, 300])
+@pytest.mark.parametrize(
+    ("num_chars", "max_output_tokens"), [(140, 12), (150, 12), (160, 12), (300, 12), (68, 12), (134, 23), (64, 33)]
+)
 def test_what_is_left_of_a_long_conversation_begins_with_the_user(
-    alternating_server: RunningServer, num_chars: int
+    alternating_server: RunningServer, num_chars: int, max_output_tokens: int
 ) -> None:
+    """As much as fits; in the last two cases that is just as much as there is room for."""
     talk = [
         {"role": ("user", "assistant")[number % 2], "content": f"{number:02}" * (num_chars // 2)}
         for number in range(31)
     ]
-    answer = respond(alternating_server, input=talk, instructions="Stay.", truncation="auto")
-    room = 2048 - 12
+    fields: dict[str, Any] = {"instructions": "Stay.", "truncation": "auto", "max_output_tokens": max_output_tokens}
+    answer = respond(alternating_server, input=talk, **fields)
+    room = 2048 - max_output_tokens
     num_kept = max(number for number in range(1, 32, 2) if number * (num_chars + 1) <= room)
     assert usage(answer)[0] == num_kept * (num_chars + 1)
 

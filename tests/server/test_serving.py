@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -16,7 +17,12 @@ from starlette.types import Message
 from quire.config import ServerConfig
 from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.errors import EngineDeadError, InvalidRequestError, PromptTooLongError
+from quire.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    PromptTooLongError,
+    RequestTimeoutError,
+)
 from quire.server.access import KEY_NAME, key_name
 from quire.server.admission import Admission, OverloadedError
 from quire.server.errors import NoSuchModelError
@@ -214,7 +220,20 @@ def test_an_answer_of_json_has_the_headers_that_were_asked_for() -> None:
     assert (response.headers["content-type"], response.headers["x-own"]) == ("application/json", "1")
 
 
-def test_the_engine_gets_what_came_with_a_request_and_its_end_is_recorded() -> None:
+def recording(generate: Any, records: list[RequestRecord], config: ServerConfig | None = None) -> Any:
+    """A server whose engine generates so, and whose tracer is told of records."""
+    return SimpleNamespace(
+        config=config or ServerConfig(),
+        model_name="tiny",
+        llm=SimpleNamespace(generate=generate),
+        admission=Admission(1, 1),
+        metrics=Metrics("tiny"),
+        tracer=SimpleNamespace(trace=records.append),
+    )
+
+
+def test_the_engine_gets_what_came_with_a_request_and_its_end_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="quire.requests")
     asked: list[Any] = []
     records: list[RequestRecord] = []
 
@@ -230,14 +249,7 @@ def test_the_engine_gets_what_came_with_a_request_and_its_end_is_recorded() -> N
         finally:
             asked.append("closed")
 
-    state: Any = SimpleNamespace(
-        config=ServerConfig(),
-        model_name="tiny",
-        llm=SimpleNamespace(generate=outputs),
-        admission=Admission(1, 1),
-        metrics=Metrics("tiny"),
-        tracer=SimpleNamespace(trace=records.append),
-    )
+    state = recording(outputs, records)
     params, body = SamplingParams(n=2, max_tokens=9), GenerationFields(priority=-3, cache_salt="salt")
     origin = origin_of(request(**{ARRIVAL_TIME: 0.5}), "chat", user="u")
 
@@ -245,8 +257,10 @@ def test_the_engine_gets_what_came_with_a_request_and_its_end_is_recorded() -> N
         async with aclosing(generate(state, origin, "p", params, body)) as running:
             await anext(running)
             await anext(running)
+            before_end = time.monotonic()
         fields = {"priority": -3, "cache_salt": "salt", "tenant": "10.0.0.1/u"}
         assert asked == [("p", params, fields), "closed"]
+        assert records[0].finished_time >= before_end
 
     asyncio.run(run())
     (record,) = records
@@ -255,10 +269,36 @@ def test_the_engine_gets_what_came_with_a_request_and_its_end_is_recorded() -> N
     assert (record.first_scheduled_time, record.first_token_time, record.last_token_time) == (1.0, 2.0, 4.0)
     assert (dict(record.num_sample_tokens), record.num_gaps) == ({1: 2}, 1)
     assert (record.status, record.finish_reason, record.error) == (499, "abort", None)
-    assert record.finished_time > 4.0
-    page = state.metrics.render().decode()
-    assert "quire:time_to_first_token_seconds_sum" in page
-    assert any(
-        line.startswith("quire:time_to_first_token_seconds_sum") and line.endswith(" 1.5") for line in page.splitlines()
-    )
+    assert [line.getMessage() for line in caplog.records] == ["request"]
+    assert value_of(state, "time_to_first_token_seconds_sum") == 1.5
+    assert value_of(state, "inter_token_latency_seconds_count") == 1, "the gap is told once, however often it comes"
     assert state.admission.num_unfinished == 0
+
+
+def value_of(state: Any, name: str) -> float:
+    (line,) = [line for line in state.metrics.render().decode().splitlines() if line.startswith(f"quire:{name}")]
+    return float(line.split()[-1])
+
+
+async def read(state: Any) -> list[RequestOutput]:
+    origin = origin_of(request(**{ARRIVAL_TIME: time.monotonic() - 100}), "chat")
+    return [one async for one in generate(state, origin, "p", SamplingParams(), GenerationFields())]
+
+
+def output_of(**sample: Any) -> RequestOutput:
+    return RequestOutput("r", "p", [1, 2], [CompletionOutput(0, "a", [5], **sample)], False)
+
+
+def test_a_request_that_has_begun_does_not_wait_in_the_queue() -> None:
+    """It came longer ago than it may wait; its first token is there at once."""
+    records: list[RequestRecord] = []
+
+    async def outputs(*_: Any, **__: Any) -> AsyncGenerator[RequestOutput, None]:
+        yield output_of()
+        await asyncio.sleep(0.01)
+        yield output_of(finish_reason="length")
+
+    assert len(asyncio.run(read(recording(outputs, records, ServerConfig(queue_timeout=5))))) == 2
+    assert records[0].finish_reason == "length"
+    with pytest.raises(RequestTimeoutError, match="not finished within 5 s"):
+        asyncio.run(read(recording(outputs, records, ServerConfig(request_timeout=5))))

@@ -32,6 +32,7 @@ def test_a_conversation_is_tokenized_as_a_completion_would_be(null_server: Runni
         extra_body={"return_token_ids": True},
     )
     assert (completion.model_extra or {})["prompt_token_ids"] == answer["tokens"]
+    assert "<|im_start|>user\nHi" in post(null_server, "/detokenize", tokens=answer["tokens"])["prompt"]
     tools = [{"type": "function", "function": {"name": "clock"}}]
     assert post(null_server, "/tokenize", messages=messages, tools=tools)["count"] > answer["count"]
     without = post(null_server, "/tokenize", messages=messages, tools=tools, tool_choice="none")

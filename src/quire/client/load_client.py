@@ -177,11 +177,11 @@ class _Connection(asyncio.Protocol):
         elif not (self._cutter.done or self._answer.finished):
             self._fail(RemoteError("The stream ended without a finish reason."))
         elif self._ended is not None and not self._ended.done():
-            self.reusable = self._parser.should_keep_alive() and not self._closed
+            self.reusable = self._parser.should_keep_alive()
             self._ended.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._closed, self.reusable = True, False
+        self._closed = True
         if self._ended is None or self._ended.done():
             return
         if self._cutter.done:  # a server that marks the end by closing

@@ -93,8 +93,6 @@ class ChatWriter(ChoicesWriter):
             if sample.index not in self._parsers:
                 events.append(self._begin(sample.index, output))
             choices = self._choices(sample)
-            if not choices:
-                continue
             if self._counts_always:
                 chunk.usage = self._usage()
             for choice in choices:

@@ -38,7 +38,7 @@ class ChoicesWriter(AnswerWriter):
         self._outputs: dict[int, RequestOutput] = {}
         """The newest of each prompt."""
         self._chunk = chunk
-        if self._counts_always or self._counts_at_end:
+        if self._counts_at_end:
             chunk.usage = None
 
     def end(self) -> bytes:

@@ -66,7 +66,7 @@ class CompletionWriter(ChoicesWriter):
                 shown = self._prompt_text(output)
                 choice.text = shown + text
                 if writer is not None:
-                    writer.echo(output.prompt_logprobs or [None] * len(output.prompt_token_ids), shown)
+                    writer.echo(output.prompt_logprobs or (), shown)
         writer = self._logprobs[index]
         if writer is not None:
             choice.logprobs = writer.write(token_ids, logprobs)

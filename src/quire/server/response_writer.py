@@ -29,8 +29,6 @@ from quire.server.schemas.response_answers import (
 )
 from quire.server.sse import event
 
-ERROR_CODES = {429: "rate_limit_exceeded"}
-
 
 def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex}"
@@ -114,9 +112,8 @@ class ResponseWriter(BlockWriter):
         self._emit(f"response.{response.status}", response=response)
 
     def fail(self, error: Exception) -> bytes:
-        status, body, _ = describe(error)
         self.whole.status = "failed"
-        self.whole.error = ResponseError(ERROR_CODES.get(status, "server_error"), body.error.message)
+        self.whole.error = ResponseError("server_error", describe(error)[1].error.message)
         self._emit("response.failed", response=self.whole)
         return self._take_events()
 

@@ -80,7 +80,6 @@ class TextReader:
 
     def unmark(self) -> None:
         self._mark = None
-        self._kept.clear()
 
     def since_mark(self) -> str:
         """What was read since the last mark."""
@@ -119,8 +118,6 @@ class TextReader:
                 break
             pieces.append(match.group())
             self._at = match.end()
-            if self._at < len(self._text):
-                break
         return "".join(pieces)
 
     def take_ready(self, pattern: re.Pattern[str]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quire.bench.serve.datasets import DatasetChoice, ServeWorkload, fit_to_context, make_workload
-from quire.bench.serve.traces import TraceScale, read_trace
+from quire.bench.serve.traces import TracedRequest, TraceScale, read_trace
 from quire.bench.workloads import BenchRequest, Lengths
 from quire.checkpoint.checkpoint import open_checkpoint
 from quire.engine.tokenizer import Tokenizer
@@ -73,6 +74,7 @@ def test_prefix_repetition(tokenizer: Tokenizer) -> None:
     prefixes = [tuple(prompt[:16]) for prompt in made]
     assert {prefixes.count(prefix) for prefix in set(prefixes)} == {4}
     assert len(set(prefixes)) == 3
+    assert prefixes[3:] != prefixes[:-3], "in random order"
     assert len({tuple(prompt[16:]) for prompt in made}) == 12
     assert {len(prompt) for prompt in made} == {20}
 
@@ -90,7 +92,7 @@ ROWS: list[dict[str, Any]] = [
     {"conversations": [{"from": "human", "value": "question"}, {"from": "gpt", "value": "answers"}]},
     {"messages": [{"role": "user", "content": "asked"}, {"role": "assistant", "content": "yes"}]},
     {"prompt": "custom", "output_tokens": 77},
-    {"prompt": "without", "conversations": 5},
+    {"prompt": "without", "conversations": 5, "output_tokens": -5},
 ]
 
 
@@ -104,6 +106,8 @@ def test_outputs_are_as_long_as_recorded(tokenizer: Tokenizer, tmp_path: Path, n
         for request in make_workload(choice, tokenizer).requests
     }
     assert found == {"question": 7, "asked": 3, "custom": 77, "without": 128}
+    orders = {tuple(outputs(make_workload(replace(choice, seed=seed), tokenizer))) for seed in range(5)}
+    assert len(orders) > 1, "in random order"
     chosen = DatasetChoice(name, path, num_prompts=4, output_len=Lengths(5, 5), input_len=Lengths(1, 6))
     workload = make_workload(chosen, tokenizer)
     assert outputs(workload) == [5] * 4
@@ -151,9 +155,9 @@ def test_a_mooncake_trace_shares_what_its_hash_ids_share(tokenizer: Tokenizer, m
     assert workload.arrivals == [0, 0, 2]
     assert [len(first), len(second), len(third)] == [round(n * tokens) for n in (1200, 1030, 700)]
     assert first[: 2 * block] == second[: 2 * block]
-    assert first[2 * block :][:6] != second[2 * block :][:6]
+    assert first[2 * block : 2 * block + 2] != second[2 * block : 2 * block + 2]
     assert first[:block] == third[:block]
-    assert first[block : block + 100] != third[block : block + 100]
+    assert first[block : block + 40] != third[block : block + 40]
 
 
 def test_another_seed_shares_nothing(tokenizer: Tokenizer, mooncake: Path) -> None:
@@ -195,13 +199,18 @@ def test_impossible_scales(scale: dict[str, float]) -> None:
         TraceScale(**scale)
 
 
+def test_something_is_left_of_the_shortest_requests() -> None:
+    scale, traced = TraceScale(tokens=0.001), TracedRequest(0, 10, 10)
+    assert (scale.input_length(traced), scale.output_length(traced), scale.cuts(traced)) == (1, 1, False)
+
+
 def test_requests_are_cut_to_the_context() -> None:
     lengths = {(10, 5): (10, 5), (10, 70): (10, 70), (90, 50): (40, 40), (90, 9): (71, 9), (1, 500): (1, 79)}
     requests = [BenchRequest(list(range(num_input)), num_output) for num_input, num_output in lengths]
-    fitted = fit_to_context(ServeWorkload(requests), max_model_len=100, margin=20)
+    fitted = fit_to_context(ServeWorkload(requests, num_cut=2), max_model_len=100, margin=20)
     found = [(len(request.prompt_token_ids), request.num_output_tokens) for request in fitted.requests]
     assert found == list(lengths.values())
     assert fitted.requests[2].prompt_token_ids == list(range(40)), "cut at its end: what is shared stays shared"
-    assert fitted.num_cut == 3
+    assert fitted.num_cut == 3 + 2
     with pytest.raises(InvalidRequestError, match="too short"):
-        fit_to_context(ServeWorkload(requests), max_model_len=20, margin=20)
+        fit_to_context(ServeWorkload(requests), max_model_len=21, margin=20)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from quire.bench.serve.comparison import compare
 from quire.bench.serve.plot import timeline
-from quire.bench.serve.report import print_sweep
+from quire.bench.serve.report import print_result, print_sweep
 from quire.bench.serve.result import LoadRun, ServedRequest, ServeResult, parse_objectives, served_request
 from quire.bench.serve.traffic import Traffic
 from quire.client.load_client import StreamedAnswer
@@ -35,6 +35,7 @@ def test_one_stream() -> None:
     assert found.itl == [0.5, 0.0, 1.0]
     assert found.tpot == pytest.approx((2.0 - 0.5) / 4)
     assert (found.start, found.arrivals) == (10, [10.5, 11, 11, 12])
+    assert parse_objectives(["ttft:500", "e2el:2000"]).met_by(found), "just so"
 
 
 def test_without_usage_an_event_is_a_token() -> None:
@@ -66,6 +67,26 @@ def test_a_sweep_is_shown_whole_in_80_columns() -> None:
     shown = console.file.getvalue()
     assert "…" not in shown
     assert {"12,300", "24,100", "60,500", "good", "failed"} <= set(re.findall(r"[\w,]+", shown))
+
+
+def test_what_is_shown_of_a_run() -> None:
+    def shown(run: ServeResult) -> str:
+        console = Console(file=io.StringIO(), width=80)
+        print_result(run, console)
+        return console.file.getvalue()
+
+    failed = [served_request(answer(3, [3.1], error=error), 1, 0) for error in ("gone", "cut")]
+    text = shown(result([*RUN, *failed], percentiles=(50, 99)))
+    assert text.index("2 failed: cut") < text.index("1 failed: gone")
+    assert "P99 TTFT" in text
+    assert "P50 TTFT" not in text, "the median is there"
+    assert "Request rate" not in text
+    assert "own delay" not in text
+    busy = ServeResult(LoadRun(4.0, RUN, 3.0, []), Traffic(2.5), 7)
+    for words in (r"Maximum request concurrency +│ +7 ", r"Request rate configured .* 2\.5 ", "took 75% of a core"):
+        assert re.search(words, shown(busy))
+    busy.of_trace = True
+    assert "Request rate" not in shown(busy)
 
 
 def test_the_keys_and_figures_of_a_run() -> None:
@@ -135,6 +156,8 @@ def test_the_timeline_holds_every_token_and_the_running_requests() -> None:
     tokens, running = timeline(result(), 4)
     assert tokens == [3, 2, 2, 0]
     assert running == pytest.approx([0.3, 1.0, 0.4 + 0.2, 0.2])
+    last = served_request(answer(3, [4.0], Usage(1, 1)), 1, 0)
+    assert timeline(result([last]), 4) == ([0, 0, 0, 1], [0, 0, 0, 1])
 
 
 METRICS = """\
@@ -163,3 +186,5 @@ def test_the_servers_account_of_a_run() -> None:
     assert found["mean TTFT (ms)"].agrees
     assert found["requests"].server is None, "this server does not count them"
     assert not found["requests"].agrees
+    nothing = compare(Change(before, before), [])
+    assert nothing[0].agrees, "both are 0"

@@ -33,6 +33,8 @@ def test_gaps_are_gamma_distributed(burstiness: float) -> None:
 
 def test_infinite_burstiness_is_even_gaps() -> None:
     assert Traffic(10.0, math.inf).arrivals(4, 0) == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    ramp = Traffic(1.0, math.inf, "linear", 2.5)
+    assert ramp.arrivals(4, 0) == pytest.approx(list(itertools.accumulate([0, 1 / 1, 1 / 1.375, 1 / 1.75])))
 
 
 def test_burstiness_one_is_a_poisson_process() -> None:
@@ -78,6 +80,7 @@ def test_arrivals_start_at_zero_ascend_and_follow_the_seed() -> None:
         ({"request_rate": 1.0, "ramp_up": "linear"}, "A ramp needs"),
         ({"request_rate": 1.0, "end_rate": 2.0}, "A ramp needs"),
         ({"ramp_up": "linear", "end_rate": 2.0}, "must be finite"),
+        ({"request_rate": 1.0, "ramp_up": "linear", "end_rate": math.inf}, "must be finite"),
         ({"request_rate": 1.0, "ramp_up": "linear", "end_rate": 0.0}, "ramp_up_end_rps must be above 0"),
     ],
 )

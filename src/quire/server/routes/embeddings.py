@@ -98,7 +98,7 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
     params = PoolingParams(normalize=True, truncate_prompt_tokens=body.truncate_prompt_tokens)
     state, outputs = await _encode(request, "score", body, [("query", [body.query]), ("documents", documents)], params)
     scores = [output.outputs.score for output in score_outputs(outputs[:1], outputs[1:])]
-    best = sorted(range(len(scores)), key=lambda index: (-scores[index], index))[: body.top_n or None]
+    best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n or None]
     shows = body.return_documents is not False
     results = [RerankResult(index, scores[index], DocumentText(documents[index]) if shows else UNSET) for index in best]
     return json_response(RerankAnswer(_new_id("rerank"), state.model_name, results, _usage(outputs)))
