@@ -241,6 +241,7 @@ PAGES = (
     "benchmarks/results/WITHOUT_AMX.md",
     "benchmarks/results/no_avx512/README.md",
     "benchmarks/results/zen4/README.md",
+    "benchmarks/results/ice_lake/README.md",
 )
 
 
