@@ -1,12 +1,16 @@
-"""Records of requests and what an engine says, for tests of metrics, traces and logs."""
+"""Records of requests, what an engine says, and a server around one, for tests of answers, metrics, traces and logs."""
 
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
+from quire.config import ServerConfig
 from quire.core.stats import EngineStats
 from quire.core.wire import EngineStatus
+from quire.server.admission import Admission
+from quire.server.metrics import Metrics
 from quire.server.request_record import Origin, RequestRecord
 
 
@@ -37,3 +41,15 @@ def make_record(**fields: Any) -> RequestRecord:
 def status(stats: EngineStats) -> EngineStatus:
     """An engine's newest heartbeat."""
     return EngineStatus("ready", sent_time=0.0, stats=stats)
+
+
+def generating_server(generate: Any, config: ServerConfig | None = None, tracer: Any = None) -> Any:
+    """What routes know of a server whose engine generates so."""
+    return SimpleNamespace(
+        config=config or ServerConfig(),
+        model_name="tiny",
+        llm=SimpleNamespace(generate=generate),
+        admission=Admission(1, 1),
+        metrics=Metrics("tiny"),
+        tracer=tracer,
+    )

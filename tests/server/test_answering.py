@@ -6,11 +6,11 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, MutableMapping
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.requests import Request
+from tests.server.records import generating_server
 from tests.server.test_answer_writers import PLAIN_TURN, TURN, message_writer, outputs
 from tests.server.test_outputs import request_that_stays
 from tests.server.test_serving import request
@@ -20,7 +20,6 @@ from quire.core.sampling_params import OutputKind, SamplingParams
 from quire.errors import EngineDeadError, InvalidRequestError, PromptTooLongError
 from quire.server.admission import Admission
 from quire.server.answering import chat_params, respond, sampling_params, write_events
-from quire.server.metrics import Metrics
 from quire.server.schemas.messages import MessagesRequest
 from quire.server.sse import EventStream
 
@@ -40,14 +39,7 @@ def state(config: ServerConfig | None = None, fails_with: Exception | None = Non
         if fails_with is not None:
             raise fails_with
 
-    return SimpleNamespace(
-        config=config or ServerConfig(),
-        model_name="tiny",
-        llm=SimpleNamespace(generate=generate),
-        admission=Admission(1, 1),
-        metrics=Metrics("tiny"),
-        tracer=None,
-    )
+    return generating_server(generate, config)
 
 
 async def answer(server: Any, asked: MessagesRequest, prompts: tuple[str, ...] = ("messages",)) -> Any:

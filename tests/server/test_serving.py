@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
+from tests.server.records import generating_server
 
 from quire.config import ServerConfig
 from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
@@ -27,7 +28,6 @@ from quire.server.access import KEY_NAME, key_name
 from quire.server.admission import Admission, OverloadedError
 from quire.server.errors import NoSuchModelError
 from quire.server.http_metrics import ARRIVAL_TIME
-from quire.server.metrics import Metrics
 from quire.server.protection import MADE_REQUEST_ID
 from quire.server.request_record import RequestRecord
 from quire.server.schemas.sampling import GenerationFields
@@ -222,14 +222,7 @@ def test_an_answer_of_json_has_the_headers_that_were_asked_for() -> None:
 
 def recording(generate: Any, records: list[RequestRecord], config: ServerConfig | None = None) -> Any:
     """A server whose engine generates so, and whose tracer is told of records."""
-    return SimpleNamespace(
-        config=config or ServerConfig(),
-        model_name="tiny",
-        llm=SimpleNamespace(generate=generate),
-        admission=Admission(1, 1),
-        metrics=Metrics("tiny"),
-        tracer=SimpleNamespace(trace=records.append),
-    )
+    return generating_server(generate, config, SimpleNamespace(trace=records.append))
 
 
 def test_the_engine_gets_what_came_with_a_request_and_its_end_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
