@@ -35,11 +35,12 @@ struct Operands {
     void multiply() const {
         multiply_tiles<SUMS, X, WEIGHTS>();
     }
+    // Apart, so that it takes no registers from products.
     template <int M>
-    void put(int64_t tile, int i, int64_t panel, const KeptSums& kept) const {
+    [[gnu::noinline]] void put(int64_t tile, int i, int64_t panel, const KeptSums& kept) const {
         Floats y[M][PARTS];
         kept.load<M, PARTS>(tile * TILE_ROWS + i, panel, y[0]);
-        store_rows(rows, weight.num_outputs, tile * TILE_ROWS + i, panel * PANEL, y, 0);
+        store_rows(rows, weight.num_outputs, tile * TILE_ROWS + i, M, panel * PANEL, y[0], PARTS);
     }
 };
 

@@ -83,9 +83,9 @@ private:
         put_gated<BFloat16>(*gate_, row_ + next_, output_, gates, ups);
     }
     void put_row() const {
-        Floats y[1][2 * PARTS];
-        for (int p = 0; p < 2 * PARTS; ++p) y[0][p] = load(sums_[next_] + p * LANES);
-        for (int n = 0; n < num_panels_; ++n) store_rows(rows_, num_outputs_, row_ + next_, output_ + n * PANEL, y, n * PARTS);
+        Floats y[2 * PARTS];
+        for (int p = 0; p < 2 * PARTS; ++p) y[p] = load(sums_[next_] + p * LANES);
+        for (int n = 0; n < num_panels_; ++n) store_rows(rows_, num_outputs_, row_ + next_, 1, output_ + n * PANEL, y + n * PARTS, 2 * PARTS);
     }
 
     LinearRows rows_;

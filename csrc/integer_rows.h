@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "linear_rows.h"
+#include "norms.h"
 #include "quantized.h"
 #include "rotation.h"
 #include "two_largest.h"
@@ -303,18 +304,27 @@ struct RowRotation {
         : is_done(weight.inputs_rotated), parts(is_done ? 0 : parts_left_apart(weight.num_inputs)) {}
 };
 
+// `count` values as they are, whole registers; returns what `rotate` does. (Bits tell of all values whether they are finite, without sums that
+// wait for each other.)
+template <typename T>
+inline float copy_and_find_largest(const T* from, int64_t count, float* to) {
+    Ints most = {};
+    for (int64_t k = 0; k < count; k += LANES) {
+        Floats v = load(from + k);
+        store(to + k, v);
+        most = max(most, magnitude_bits(v));
+    }
+    int32_t largest = max_of(most);
+    return largest < INFINITE ? of_bits(largest) : __builtin_nanf("");
+}
+
 // What a row becomes when it is rotated, normalized before where the rows say so: by its scale alone, for integers are the same.
 template <typename T>
 inline Rotated rotate_row(const LinearRows& rows, int64_t row, int64_t num_inputs, const RowRotation& rotation, float* to) {
     const T* from = static_cast<const T*>(rows.x) + row * rows.x_stride;
     if (rotation.is_done) return {copy_and_find_largest(from, num_inputs, to), 1.0f};
-    if (!rows.norm_weight) {
-        PlainRow<T> plain{from};
-        return {rotate_parts(plain, num_inputs, rotation.parts, to), 1.0f / NEIGHBOURS_GAIN};
-    }
-    WeightedRow<T> weighted{from, rows.norm_weight};
-    float most = rotate_parts(weighted, num_inputs, rotation.parts, to);
-    return {most, weighted.rms_scale(num_inputs, rows.norm_eps) / NEIGHBOURS_GAIN};
+    RotatedRow rotated = QUIRE_ROTATION::rotate({from, sizeof(T) == sizeof(BFloat16), rows.norm_weight, num_inputs, rotation.parts, to});
+    return {rotated.most, (rows.norm_weight ? rms_scale(rotated.squares, num_inputs, rows.norm_eps) : 1.0f) / NEIGHBOURS_GAIN};
 }
 
 // Meanwhile as many bytes of panels are asked for as a row's integers times this: about what memory gives in that time.

@@ -5,8 +5,6 @@
 // bytes. K's scales multiply the scores, V's the weights.
 #pragma once
 
-#include <cmath>
-
 #include "attention_items.h"
 #include "units.h"
 

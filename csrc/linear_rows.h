@@ -10,6 +10,12 @@
 
 namespace quire::QUIRE_ISA {
 
+#if defined(__clang__)
+#define QUIRE_COMPILED_ONCE [[gnu::noinline]]
+#else
+#define QUIRE_COMPILED_ONCE [[gnu::noinline, gnu::noclone]]
+#endif
+
 constexpr int PARTS = PANEL / LANES;  // registers that hold a number of each output of a panel
 
 // function(first, N) for neighbours: as many as MOST at a time, then what is left at once. N is a constant.
@@ -70,13 +76,12 @@ inline NextPanels next_panels(const uint8_t* panels, int count, int64_t panel_by
 
 constexpr int64_t MOST_FIRST_PANELS = 96 << 10;  // that are asked for while rows become integers: of a second cache of 512 KiB and more
 
-// Lines that results of some rows for N panels will be written to, asked for before they are computed.
-template <int N>
-inline void prefetch_results(const LinearRows& rows, int64_t row, int num_rows, int64_t panel) {
+// Lines that results of some rows for some panels will be written to, asked for before they are computed.
+inline void prefetch_results(const LinearRows& rows, int64_t row, int num_rows, int64_t panel, int num_panels) {
     int64_t width = rows.y_bfloat16 ? 2 : 4;
     if (rows.keeps_largest) return;
     for (int i = 0; i < num_rows; ++i)
-        for (int64_t at = 0; at < N * PANEL * width; at += 64)
+        for (int64_t at = 0; at < num_panels * PANEL * width; at += 64)
             __builtin_prefetch(static_cast<const char*>(rows.y) + ((row + i) * rows.y_stride + panel * PANEL) * width + at, 1, 3);
 }
 
@@ -91,9 +96,9 @@ template <typename T>
     to->take(v, Ints{} + static_cast<int32_t>(output / PANEL), static_cast<int>(output % PANEL), count);
 }
 
-// M rows' results for one panel, whose first output is `output`, to rows that begin at `to`.
-template <typename T, int M, int P>
-inline void store_rows(T* to, const LinearRows& rows, int64_t num_outputs, int64_t output, const Floats (&y)[M][P], int first_part) {
+// Results of `num_rows` rows for one panel, whose first output is `output`, to rows that begin at `to`; in `y` they are `step` registers apart.
+template <typename T>
+inline void store_rows(T* to, const LinearRows& rows, int64_t num_outputs, int num_rows, int64_t output, const Floats* y, int step) {
     for (int p = 0; p < PARTS; ++p) {
         int64_t n = output + p * LANES;
         int count = static_cast<int>(largest<int64_t>(0, num_outputs - n));
@@ -101,20 +106,21 @@ inline void store_rows(T* to, const LinearRows& rows, int64_t num_outputs, int64
         Floats bias = {};
         if (rows.bias && rows.bias_bfloat16) bias = load_part(static_cast<const BFloat16*>(rows.bias) + n, count);
         else if (rows.bias) bias = load_part(static_cast<const float*>(rows.bias) + n, count);
-        for (int i = 0; i < M; ++i) {
-            Floats v = rows.bias ? y[i][first_part + p] + bias : y[i][first_part + p];
+        for (int i = 0; i < num_rows; ++i) {
+            Floats v = rows.bias ? y[i * step + p] + bias : y[i * step + p];
             put(to + i * rows.y_stride, rows, n, v, count);
         }
     }
 }
 
-template <int M, int P>
-inline void store_rows(const LinearRows& rows, int64_t num_outputs, int64_t row, int64_t output, const Floats (&y)[M][P],
-                       int first_part) {
+// The same from row `row` on. One function for all who call it, whatever they know of its arguments: it takes longer to compile than what
+// computes the results.
+QUIRE_COMPILED_ONCE inline void store_rows(const LinearRows& rows, int64_t num_outputs, int64_t row, int num_rows, int64_t output,
+                                           const Floats* y, int step) {
     int64_t at = row * rows.y_stride;
-    if (rows.keeps_largest) store_rows(static_cast<LargestOfRow*>(rows.y) + at, rows, num_outputs, output, y, first_part);
-    else if (rows.y_bfloat16) store_rows(static_cast<BFloat16*>(rows.y) + at, rows, num_outputs, output, y, first_part);
-    else store_rows(static_cast<float*>(rows.y) + at, rows, num_outputs, output, y, first_part);
+    if (rows.keeps_largest) store_rows(static_cast<LargestOfRow*>(rows.y) + at, rows, num_outputs, num_rows, output, y, step);
+    else if (rows.y_bfloat16) store_rows(static_cast<BFloat16*>(rows.y) + at, rows, num_outputs, num_rows, output, y, step);
+    else store_rows(static_cast<float*>(rows.y) + at, rows, num_outputs, num_rows, output, y, step);
 }
 
 }  // namespace quire::QUIRE_ISA

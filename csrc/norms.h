@@ -1,8 +1,6 @@
 // Root mean squares of rows.
 #pragma once
 
-#include <cmath>
-
 #include "vectors.h"
 
 namespace quire::QUIRE_ISA {
@@ -23,7 +21,7 @@ inline float sum_over(const T* x, int64_t width, Function&& function) {
 }
 
 // What each value of a row is multiplied by, and then by its weight (Zhang and Sennrich 2019), where its squares add up to `squares`.
-inline float rms_scale(float squares, int64_t width, float eps) { return 1.0f / std::sqrt(squares / static_cast<float>(width) + eps); }
+inline float rms_scale(float squares, int64_t width, float eps) { return 1.0f / __builtin_sqrtf(squares / static_cast<float>(width) + eps); }
 
 template <typename T>
 inline float rms_scale(const T* x, int64_t width, float eps) {

@@ -119,7 +119,7 @@ private:
                     y[m][part] = multiply_add(__builtin_convertvector(whole, Floats), scale * group->scales[first + m], Floats{});
                 }
             }
-            if (!work_.gate) store_rows(work_.call.rows, work_.call.weight.num_outputs, row, (index_ + p) * PANEL, y, 0);
+            if (!work_.gate) store_rows(work_.call.rows, work_.call.weight.num_outputs, row, M, (index_ + p) * PANEL, y[0], PARTS);
         }
         if (work_.gate) put_gated<M>(*work_.gate, row, index_ * PANEL, results[0], results[1]);
     }

@@ -18,10 +18,9 @@ constexpr int64_t BLOCK_BYTES = 256 << 10;
 
 // Panels that are multiplied at one time: of one row two, for two streams of memory and two chains of sums are faster than one.
 constexpr int PANELS = 2;
-// Of many rows as many as sums leave room for: where there are groups, their totals are kept beside them. Fewer wait for memory.
-template <bool ROTATED>
-constexpr int PANELS_OF_MANY = ROTATED ? PANELS_OF_SUMS : 1;
+// Of so many rows as many as sums leave room for: where there are groups, their totals are kept beside them. Fewer wait for memory.
 constexpr int MANY_ROWS = 2 * ROWS + 1;
+constexpr int MOST_RESULTS = (ROWS * PANELS_OF_SUMS > PANELS ? ROWS * PANELS_OF_SUMS : PANELS) * PARTS;  // registers
 
 template <int BITS, int M, int N>
 [[gnu::always_inline]] inline void add_outliers(const uint8_t* panel, int64_t panel_bytes, const Outliers<M>& outliers,
@@ -36,11 +35,15 @@ template <int BITS, int M, int N>
     }
 }
 
-// M rows times the weights of N panels. Sums are arrays with one index, their loops unrolled early, and the loops around those run
+// Rows from `row` on times the weights of panels from `index` on: a row's registers follow each other in `y`.
+using Multiply = void (*)(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, int64_t index, const Stretch& stretch,
+                          const NextPanels& ahead, Floats* y);
+
+// M rows times N panels. Sums are arrays with one index, their loops unrolled early, and the loops around those run
 // at least once: else GCC keeps them in memory. A function of its own: see dense.cpp.
 template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED, int M, int N>
-[[gnu::noinline]] void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, int64_t index, const Stretch& stretch, const NextPanels& ahead,
-              Floats (&y)[M][N * PARTS]) {
+void multiply(const QuantizedWeight& weight, const IntegerRows& rows, int64_t row, int64_t index, const Stretch& stretch, const NextPanels& ahead,
+              Floats* y) {
     constexpr int ALL = N * PARTS, SUMS = M * ALL;
     constexpr int PIECE_BYTES = UNITS * UNIT * PANEL * BITS / 8;  // of codes, in a panel
     auto panel_of = [&](int p) { return p / PARTS * weight.panel_bytes; };
@@ -99,90 +102,113 @@ template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED, int M, i
         block += weight.groups_per_block;
     } while (!ROTATED && block < rows.num_groups);
 #pragma GCC unroll MAX_SUMS
-    for (int s = 0; s < SUMS; ++s) y[s / ALL][s % ALL] = totals[s];
+    for (int s = 0; s < SUMS; ++s) y[s] = totals[s];
 }
 
-template <typename T, int BITS, int UNITS, bool ROTATED>
-void to_integers(const QuantizedCall& call, const IntegerRows& x, Range panels, const Team& team) {
-    int zero = call.weight.zero - RAISED<BITS>;
-    if constexpr (ROTATED) quantize_rotated_rows<T, ROWS>(call.rows, RowRotation(call.weight), zero, x, Ahead(team, panels, MOST_FIRST_PANELS), team);
-    else quantize_rows<T, UNITS, ROWS>(call.rows, zero, x, team);
+// What weights differ in: all else is compiled once for all of them.
+struct Kind {
+    int units;   // of a piece
+    int raised;  // what is taken from codes before they are multiplied
+    bool rotated;
+    Multiply one_row;                              // times PANELS
+    Multiply by_rows[ROWS], by_rows_of_many[ROWS];  // 1 row, 2, 3, ... times one panel, and times as many as sums leave room for
+
+    Multiply multiply(int num_rows, int num_panels) const {
+        if (num_panels == PANELS) return one_row;
+        return (num_panels == 1 ? by_rows : by_rows_of_many)[num_rows - 1];
+    }
+};
+
+template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED, std::size_t... I>
+constexpr Kind kind_of(std::index_sequence<I...>) {
+    constexpr int AT_ONCE = ROTATED ? PANELS_OF_SUMS : 1;
+    return {UNITS, RAISED<BITS>, ROTATED, multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, 1, PANELS>,
+            {multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, I + 1, 1>...}, {multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, I + 1, AT_ONCE>...}};
 }
 
-template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED>
-void multiply_stretch(const QuantizedCall& call, const GatedRows& gated, const IntegerRows& x, const Stretch& stretch, const Team& team) {
+template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED = false>
+constexpr Kind KIND = kind_of<BITS, UNITS, MINIMUM, BLOCKS, ROTATED>(std::make_index_sequence<ROWS>());
+
+// Of one group or more, of whole pieces.
+template <int BITS>
+const Kind& kind_of(const QuantizedWeight& weight) {
+    if (weight.groups_per_block > 1) return KIND<BITS, 8, true, true>;
+    return weight.has_minimum ? KIND<BITS, 8, true, false> : KIND<BITS, 8, false, false>;
+}
+
+const Kind& kind_of(const QuantizedWeight& weight) {
+    if (weight.rotated) return KIND<8, 8, false, false, true>;
+    if (weight.group_size == 16) return KIND<8, 4, false, true>;
+    return weight.bits == 4 ? kind_of<4>(weight) : kind_of<8>(weight);
+}
+
+template <typename T>
+void to_integers(const QuantizedCall& call, const Kind& kind, const IntegerRows& x, Range panels, const Team& team) {
+    int zero = call.weight.zero - kind.raised;
+    if (kind.rotated) quantize_rotated_rows<T, ROWS>(call.rows, RowRotation(call.weight), zero, x, Ahead(team, panels, MOST_FIRST_PANELS), team);
+    else if (kind.units == 4) quantize_rows<T, 4, ROWS>(call.rows, zero, x, team);
+    else quantize_rows<T, 8, ROWS>(call.rows, zero, x, team);
+}
+
+void multiply_stretch(const QuantizedCall& call, const Kind& kind, const GatedRows& gated, const IntegerRows& x, const Stretch& stretch,
+                      const Team& team) {
     const QuantizedWeight& weight = call.weight;
-    int64_t num_panels = gated.num_panels, num_parts = stretch.count / UNITS;
-    int64_t halves = gated.gate ? 2 : 1, first_byte = stretch.first * UNIT * PANEL * BITS / 8;
-    int64_t num_bytes = stretch.ends ? weight.panel_bytes - first_byte : stretch.count * UNIT * PANEL * BITS / 8;
+    int64_t num_panels = gated.num_panels, num_parts = stretch.count / kind.units;
+    int64_t halves = gated.gate ? 2 : 1, first_byte = stretch.first * UNIT * PANEL * weight.bits / 8;
+    int64_t num_bytes = stretch.ends ? weight.panel_bytes - first_byte : stretch.count * UNIT * PANEL * weight.bits / 8;
     int64_t row_bytes = x.row_bytes() * stretch.count * UNIT / weight.num_inputs;
     int64_t block = largest<int64_t>(1, BLOCK_BYTES / (row_bytes * ROWS)) * ROWS;
-    auto rows_of_panels = [&](int64_t first, int64_t count, int64_t index, auto N) {
+    auto rows_of_panels = [&](int64_t first, int64_t count, int64_t index, int panels) {
         const uint8_t* panel = weight.panels + index * weight.panel_bytes + first_byte;
-        NextPanels ahead = next_panels(panel, N, weight.panel_bytes, num_bytes, num_parts, (count + ROWS - 1) / ROWS);
-        in_groups<N == PANELS ? 1 : ROWS>(first, count, [&](int64_t row, auto M) {
-            auto multiply_panels = [&](int64_t from, const NextPanels& next, Floats (&results)[M][N * PARTS]) {
-                multiply<BITS, UNITS, MINIMUM, BLOCKS, ROTATED, M, N>(weight, x, row, from, stretch, next, results);
-            };
-            Floats y[M][N * PARTS], ups[M][N * PARTS];
-            if (stretch.ends) prefetch_results<N>(gated.results, row, M, index);
-            multiply_panels(index, ahead, y);
-            if (gated.gate) multiply_panels(index + num_panels, {ahead.from + num_panels * weight.panel_bytes, ahead.step}, ups);
+        NextPanels ahead = next_panels(panel, panels, weight.panel_bytes, num_bytes, num_parts, (count + ROWS - 1) / ROWS);
+        for (int64_t row = first; row < first + count; row += ROWS) {
+            int num_rows = static_cast<int>(smallest<int64_t>(first + count - row, ROWS));
+            Multiply multiply = kind.multiply(num_rows, panels);
+            Floats y[MOST_RESULTS], ups[MOST_RESULTS];
+            if (stretch.ends) prefetch_results(gated.results, row, num_rows, index, panels);
+            multiply(weight, x, row, index, stretch, ahead, y);
+            if (gated.gate) multiply(weight, x, row, index + num_panels, stretch, {ahead.from + num_panels * weight.panel_bytes, ahead.step}, ups);
             ahead.from += num_parts * ahead.step;
-            if (!stretch.ends) return;
-            if (gated.gate) let_through(*gated.gate, y[0], ups[0], M * N * PARTS);
-            for (int n = 0; n < N; ++n) store_rows(gated.results, gated.num_outputs, row, (index + n) * PANEL, y, n * PARTS);
-        });
+            if (!stretch.ends) continue;
+            if (gated.gate) let_through(*gated.gate, y, ups, num_rows * panels * PARTS);
+            for (int n = 0; n < panels; ++n)
+                store_rows(gated.results, gated.num_outputs, row, num_rows, (index + n) * PANEL, y + n * PARTS, panels * PARTS);
+        }
     };
     if (x.num_rows == 1 && !call.rows.panels) {
         hand_out_blocks(team, 1, 1, (num_panels + PANELS - 1) / PANELS, halves * PANELS * weight.panel_bytes, [&](int64_t, int64_t, int64_t group) {
-            at_once<PANELS>(group * PANELS, num_panels - group * PANELS, [&](int64_t panel, auto N) { rows_of_panels(0, 1, panel, N); });
+            rows_of_panels(0, 1, group * PANELS, static_cast<int>(smallest<int64_t>(num_panels - group * PANELS, PANELS)));
         });
         return;
     }
-    constexpr int AT_ONCE = PANELS_OF_MANY<ROTATED>;
-    if (AT_ONCE > 1 && x.num_rows >= MANY_ROWS && !call.rows.panels) {
+    constexpr int AT_ONCE = PANELS_OF_SUMS;
+    if (AT_ONCE > 1 && kind.rotated && x.num_rows >= MANY_ROWS && !call.rows.panels) {
         hand_out_blocks(team, x.num_rows, block, (num_panels + AT_ONCE - 1) / AT_ONCE, halves * AT_ONCE * num_bytes, [&](int64_t first, int64_t count, int64_t group) {
-            int64_t panel = group * AT_ONCE, end = panel + AT_ONCE < num_panels ? panel + AT_ONCE : num_panels;
-            if (end - panel == AT_ONCE) return rows_of_panels(first, count, panel, std::integral_constant<int, AT_ONCE>());
-            for (; panel < end; ++panel) rows_of_panels(first, count, panel, std::integral_constant<int, 1>());
+            int64_t panel = group * AT_ONCE, end = smallest<int64_t>(panel + AT_ONCE, num_panels);
+            if (end - panel == AT_ONCE) return rows_of_panels(first, count, panel, AT_ONCE);
+            for (; panel < end; ++panel) rows_of_panels(first, count, panel, 1);
         });
         return;
     }
     hand_out_blocks(team, x.num_rows, block, num_panels, halves * num_bytes, [&](int64_t first, int64_t count, int64_t panel) {
-        rows_of_panels(first, count, call.rows.panel(panel), std::integral_constant<int, 1>());
+        rows_of_panels(first, count, call.rows.panel(panel), 1);
     });
 }
 
-template <int BITS, int UNITS, bool MINIMUM, bool BLOCKS, bool ROTATED = false>
 void linear(const QuantizedCall& call, const GateCall* gate, const Team& team) {
     const QuantizedWeight& weight = call.weight;
-    int64_t num_groups = weight.num_inputs / weight.group_size, num_pieces = weight.group_size / (UNITS * UNIT);
+    const Kind& kind = kind_of(weight);
+    int64_t num_groups = weight.num_inputs / weight.group_size, num_pieces = weight.group_size / (kind.units * UNIT);
     int64_t num_units = weight.num_inputs / UNIT;
-    Stretches stretches = ROTATED ? Stretches(call.rows, num_units, weight.num_inputs, weight.num_outputs) : Stretches(call.rows, num_units);
+    Stretches stretches = kind.rotated ? Stretches(call.rows, num_units, weight.num_inputs, weight.num_outputs) : Stretches(call.rows, num_units);
     IntegerRows x{weight.num_inputs, num_groups, num_pieces, call.rows.num_rows, stretches.scratch()};
     GatedRows gated(call.rows, weight.num_outputs, gate);
     int64_t num_panels = call.rows.num_panels(weight.num_outputs);
     Range panels{weight.panels, call.rows.panels ? 0 : num_panels * weight.panel_bytes, gate ? 2 : 1};
-    if (call.rows.x_bfloat16) to_integers<BFloat16, BITS, UNITS, ROTATED>(call, x, panels, team);
-    else to_integers<float, BITS, UNITS, ROTATED>(call, x, panels, team);
+    if (call.rows.x_bfloat16) to_integers<BFloat16>(call, kind, x, panels, team);
+    else to_integers<float>(call, kind, x, panels, team);
     team.wait(panels);
-    stretches.each(team, [&](const Stretch& stretch) { multiply_stretch<BITS, UNITS, MINIMUM, BLOCKS, ROTATED>(call, gated, x, stretch, team); });
-}
-
-using Linear = void (*)(const QuantizedCall&, const GateCall*, const Team&);
-
-// Of one group or more, of whole pieces.
-template <int BITS>
-Linear choose(const QuantizedWeight& weight) {
-    if (weight.groups_per_block > 1) return linear<BITS, 8, true, true>;
-    return weight.has_minimum ? linear<BITS, 8, true, false> : linear<BITS, 8, false, false>;
-}
-
-Linear choose(const QuantizedWeight& weight) {
-    if (weight.rotated) return linear<8, 8, false, false, true>;
-    if (weight.group_size == 16) return linear<8, 4, false, true>;
-    return weight.bits == 4 ? choose<4>(weight) : choose<8>(weight);
+    stretches.each(team, [&](const Stretch& stretch) { multiply_stretch(call, kind, gated, x, stretch, team); });
 }
 
 // One output's weights, all of its groups.
@@ -237,7 +263,7 @@ void panel_rows(const PanelRowsCall& call, const Team& team) {
     share(team, call.num_indices, [&](int64_t t) {
         if (t + 1 < call.num_indices) ask_for_row(call.weight, call.indices[t + 1]);
         dequantize_row(call.weight, call.indices[t], row);
-        if (call.weight.rotated && !call.weight.inputs_rotated) rotate_back(row, width);
+        if (call.weight.rotated && !call.weight.inputs_rotated) QUIRE_ROTATION::rotate_back(row, width);
         for (int64_t k = 0; k < width; k += LANES) {
             if (call.y_bfloat16) store(static_cast<BFloat16*>(call.y) + t * width + k, load(row + k));
             else store(static_cast<float*>(call.y) + t * width + k, load(row + k));
@@ -245,11 +271,11 @@ void panel_rows(const PanelRowsCall& call, const Team& team) {
     });
 }
 
-void quantized_linear(const QuantizedCall& call, const Team& team) { choose(call.weight)(call, nullptr, team); }
+void quantized_linear(const QuantizedCall& call, const Team& team) { linear(call, nullptr, team); }
 
 void quantized_gated(const QuantizedGatedCall& call, const Team& team) {
     const QuantizedWeight& weight = call.linear.weight;
-    if (gates_are_panels(weight.num_outputs)) return choose(weight)(call.linear, &call.gate, team);
+    if (gates_are_panels(weight.num_outputs)) return linear(call.linear, &call.gate, team);
     quantized_linear(call.linear, team);
     team.wait();
     QUIRE_ISA::gated(call.gate, team);

@@ -29,8 +29,9 @@ struct Operands {
     void multiply() const {
         multiply_tiles_of_bytes<SUMS, X, WEIGHTS>();
     }
+    // Apart, so that it takes no registers from products.
     template <int M>
-    void put(int64_t tile, int i, int64_t panel, const KeptSums& kept) const {
+    [[gnu::noinline]] void put(int64_t tile, int i, int64_t panel, const KeptSums& kept) const {
         const QuantizedWeight& weight = work.call.weight;
         const auto* group = work.groups(tile);
         Ints sums[M][PARTS];
@@ -41,7 +42,7 @@ struct Operands {
             for (int m = 0; m < M; ++m)
                 y[m][part] = multiply_add(__builtin_convertvector(sums[m][part] + group->minus_zero[i + m], Floats), scale * group->scales[i + m], Floats{});
         }
-        store_rows(work.call.rows, weight.num_outputs, tile * work.shape.rows + i, panel * PANEL, y, 0);
+        store_rows(work.call.rows, weight.num_outputs, tile * work.shape.rows + i, M, panel * PANEL, y[0], PARTS);
     }
 };
 

@@ -81,7 +81,7 @@ void multiply_pair(const Work& work, int64_t tile, int64_t pair, const Panel (&p
     auto each_row = [&](auto&& put) { in_groups<CHUNK>(0, work.rows_of(tile), put); };
     auto store = [&](int64_t panel, const Floats (&y)[M][PARTS]) {
         each_row([&](int64_t i, auto N) {
-            store_rows(rows, work.call.weight.num_outputs, row + i, panel * PANEL, reinterpret_cast<const Floats(&)[N][PARTS]>(y[i]), 0);
+            store_rows(rows, work.call.weight.num_outputs, row + i, N, panel * PANEL, y[i], PARTS);
         });
     };
     multiply_groups<M, ZERO, MINIMUM>(work, tile, panels[0], aheads[0], first);

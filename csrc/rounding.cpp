@@ -148,7 +148,7 @@ void to_4_bits(const float* values, int64_t size, int64_t group, uint8_t* codes,
 }
 
 const float* rotated(const float* row, int64_t count, float* to) {
-    rotate(row, count, to);
+    QUIRE_ROTATION::rotate({row, false, nullptr, count, parts_left_apart(count), to});
     for (int64_t k = 0; k < count; k += LANES) store(to + k, load(to + k) / NEIGHBOURS_GAIN);
     return to;
 }

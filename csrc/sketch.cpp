@@ -124,13 +124,14 @@ void round_trip(const float* x, int64_t num_inputs, int64_t group_size, float* y
 
 // The same of rows that are rotated before they become integers.
 void rotated_round_trip(const float* x, int64_t num_inputs, float* y) {
-    float most = rotate(x, num_inputs, y), scale = most / (MOST * NEIGHBOURS_GAIN), inverse = inverse_of(most / MOST);
+    float most = QUIRE_ROTATION::rotate({x, false, nullptr, num_inputs, parts_left_apart(num_inputs), y}).most;
+    float scale = most / (MOST * NEIGHBOURS_GAIN), inverse = inverse_of(most / MOST);
     if (most != most) {  // what is not finite stays so
         std::memcpy(y, x, num_inputs * sizeof *x);
         return;
     }
     for (int64_t k = 0; k < num_inputs; k += LANES) store(y + k, __builtin_convertvector(to_nearest(load(y + k) * inverse), Floats) * scale);
-    rotate_back(y, num_inputs);
+    QUIRE_ROTATION::rotate_back(y, num_inputs);
 }
 
 void as_multiplied(const float* x, int64_t num_inputs, int64_t group_size, float* y) {

@@ -1,4 +1,4 @@
-"""A rotation of rows under which none of their values is far larger than the others: the twin, in numpy, of csrc/rotation.h.
+"""A rotation of rows under which none of their values is far larger than the others: the twin, in numpy, of csrc/rotation.cpp.
 
 Of a weight's rows and of those that it is multiplied by it leaves the products what they were, and 8 bits with one scale a row are
 enough for both (QuaRot: Ashkboos et al. 2024).
