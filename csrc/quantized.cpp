@@ -114,7 +114,7 @@ struct Kind {
     Multiply by_rows[ROWS], by_rows_of_many[ROWS];  // 1 row, 2, 3, ... times one panel, and times as many as sums leave room for
 
     Multiply multiply(int num_rows, int num_panels) const {
-        if (num_panels == PANELS) return one_row;
+        if (num_rows == 1 && num_panels == PANELS) return one_row;
         return (num_panels == 1 ? by_rows : by_rows_of_many)[num_rows - 1];
     }
 };
